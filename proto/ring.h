@@ -86,7 +86,7 @@ enum epd_field {
     EPD_FIELD_IN_ROW,
     EPD_FIELD_OUT_ROW,
     EPD_FIELD_SET,
-    EPD_FIELD_IDS, /* value = token * K + k */
+    EPD_FIELD_IDS, /* value = (token * K + k) << 32 | low 32 bits of the id */
     EPD_FIELD_RESERVED,
 };
 

@@ -11,7 +11,9 @@
  *   sched.c     the loop: control, groups, tasks, sleep
  *   workers.c   task queue and threads
  *   transport.h memory and task bodies of one backend; host/ is the host backend
- *   group.c     groups, seats, descriptors; generation change
+ *   group.c     groups and seats: create, drop
+ *   desc.c      op descriptors
+ *   change.c    revoke, failed epoch, generation change; the step over all groups
  *   ring.c      take entries, post completions
  *   exchange.c  the exchange chunks
  *   route.c     ids -> maps
