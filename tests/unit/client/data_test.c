@@ -1,8 +1,9 @@
 /* Submission: what an entry holds, flow control, argument checks, epochs and their roll-back. */
 #include "tests/unit/client/fake.h"
 
-static void entry_fields(void)
+static void entry_fields(void **state)
 {
+    (void)state;
     struct fake f;
     struct epd_ticket t;
     struct epd_submit s = EPD_SUBMIT_INIT;
@@ -33,8 +34,9 @@ static void entry_fields(void)
     fake_fini(&f);
 }
 
-static void bad_arguments(void)
+static void bad_arguments(void **state)
 {
+    (void)state;
     struct fake f;
     fake_init(&f, 8);
     struct epd_submit s = EPD_SUBMIT_INIT;
@@ -61,8 +63,9 @@ static void bad_arguments(void)
     fake_fini(&f);
 }
 
-static void flow_control(void)
+static void flow_control(void **state)
 {
+    (void)state;
     struct fake f;
     struct epd_result r;
     fake_init(&f, 4);
@@ -78,8 +81,9 @@ static void flow_control(void)
     fake_fini(&f);
 }
 
-static void wraps(void)
+static void wraps(void **state)
 {
+    (void)state;
     struct fake f;
     struct epd_result r;
     struct epd_ticket t;
@@ -97,8 +101,9 @@ static void wraps(void)
     fake_fini(&f);
 }
 
-static void doorbell_only_when_asleep(void)
+static void doorbell_only_when_asleep(void **state)
 {
+    (void)state;
     struct fake f;
     fake_init(&f, 8);
     CHECK(fake_dispatch(&f, NULL) == EPD_OK && fake_bells(&f) == 0);
@@ -107,8 +112,9 @@ static void doorbell_only_when_asleep(void)
     fake_fini(&f);
 }
 
-static void roll_back_one(void)
+static void roll_back_one(void **state)
 {
+    (void)state;
     struct fake f;
     struct epd_result r;
     struct epd_ticket t;
@@ -122,8 +128,9 @@ static void roll_back_one(void)
     fake_fini(&f);
 }
 
-static void consumed_failure_keeps_the_epoch(void)
+static void consumed_failure_keeps_the_epoch(void **state)
 {
+    (void)state;
     struct fake f;
     struct epd_result r;
     fake_init(&f, 8);
@@ -137,8 +144,9 @@ static void consumed_failure_keeps_the_epoch(void)
 }
 
 /* Epochs 0, 1, 2 in flight; 0 is bad, so 1 and 2 complete EORDER. */
-static void roll_back_pipelined(void)
+static void roll_back_pipelined(void **state)
 {
+    (void)state;
     struct fake f;
     struct epd_result r;
     struct epd_ticket t;
@@ -163,8 +171,9 @@ static void roll_back_pipelined(void)
     fake_fini(&f);
 }
 
-static void order_error_names_the_epoch(void)
+static void order_error_names_the_epoch(void **state)
 {
+    (void)state;
     struct fake f;
     struct epd_result r;
     fake_init(&f, 8);
@@ -178,8 +187,9 @@ static void order_error_names_the_epoch(void)
     fake_fini(&f);
 }
 
-static void failed_combine_moves_nothing(void)
+static void failed_combine_moves_nothing(void **state)
 {
+    (void)state;
     struct fake f;
     struct epd_result r;
     struct epd_submit s = EPD_SUBMIT_INIT;
@@ -195,8 +205,9 @@ static void failed_combine_moves_nothing(void)
     fake_fini(&f);
 }
 
-static void generation_change(void)
+static void generation_change(void **state)
 {
+    (void)state;
     struct fake f;
     struct epd_result r;
     struct epd_ticket t;
@@ -225,8 +236,9 @@ static void generation_change(void)
     fake_fini(&f);
 }
 
-static void lost_session_refuses(void)
+static void lost_session_refuses(void **state)
 {
+    (void)state;
     struct fake f;
     fake_init(&f, 8);
     CHECK(epdc_session_lose(&f.epd, EPD_EDAEMONLOST) == EPD_EDAEMONLOST);
@@ -237,17 +249,19 @@ static void lost_session_refuses(void)
 
 int main(void)
 {
-    RUN(entry_fields);
-    RUN(bad_arguments);
-    RUN(flow_control);
-    RUN(wraps);
-    RUN(doorbell_only_when_asleep);
-    RUN(roll_back_one);
-    RUN(consumed_failure_keeps_the_epoch);
-    RUN(roll_back_pipelined);
-    RUN(order_error_names_the_epoch);
-    RUN(failed_combine_moves_nothing);
-    RUN(generation_change);
-    RUN(lost_session_refuses);
-    return 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(entry_fields),
+        cmocka_unit_test(bad_arguments),
+        cmocka_unit_test(flow_control),
+        cmocka_unit_test(wraps),
+        cmocka_unit_test(doorbell_only_when_asleep),
+        cmocka_unit_test(roll_back_one),
+        cmocka_unit_test(consumed_failure_keeps_the_epoch),
+        cmocka_unit_test(roll_back_pipelined),
+        cmocka_unit_test(order_error_names_the_epoch),
+        cmocka_unit_test(failed_combine_moves_nothing),
+        cmocka_unit_test(generation_change),
+        cmocka_unit_test(lost_session_refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,10 @@
 #define EPD_TEST_CLIENT_FAKE_H
 
 #include <linux/futex.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,17 +18,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <cmocka.h>
+
 #include "client/internal.h"
 #include "proto/version.h"
 
-#define CHECK(cond)                                                                               \
-    do {                                                                                          \
-        if (!(cond)) {                                                                            \
-            fprintf(stderr, "%s:%d: check failed: %s\n", __FILE__, __LINE__, #cond);              \
-            exit(1);                                                                              \
-        }                                                                                         \
-    } while (0)
-#define RUN(test) ((test)(), (void)printf("ok - %s\n", #test))
+#define CHECK(cond) assert_true(cond)
 
 struct fake {
     struct epd epd;

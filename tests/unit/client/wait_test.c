@@ -45,15 +45,17 @@ static void with_engine(uint64_t spin_ns, long pause_ns, uint64_t rounds)
     fake_fini(&f);
 }
 
-static void wakes_up(void)
+static void wakes_up(void **state)
 {
+    (void)state;
     with_engine(0, 0, 5000);
     with_engine(20000, 0, 5000);
     with_engine(0, 300000, 200);
 }
 
-static void pipelined(void)
+static void pipelined(void **state)
 {
+    (void)state;
     struct fake f;
     struct epd_result r;
     struct epd_ticket t;
@@ -71,8 +73,9 @@ static void pipelined(void)
     fake_fini(&f);
 }
 
-static void deadline(void)
+static void deadline(void **state)
 {
+    (void)state;
     struct fake f;
     struct epd_result r;
     fake_init(&f, 8);
@@ -92,8 +95,9 @@ static void deadline(void)
     fake_fini(&f);
 }
 
-static void ticket_rules(void)
+static void ticket_rules(void **state)
 {
+    (void)state;
     struct fake f;
     struct epd_result r;
     fake_init(&f, 8);
@@ -113,8 +117,9 @@ static void ticket_rules(void)
     fake_fini(&f);
 }
 
-static void connection_closed(void)
+static void connection_closed(void **state)
 {
+    (void)state;
     struct fake f;
     struct epd_result r;
     fake_init(&f, 8);
@@ -136,8 +141,9 @@ static void connection_closed(void)
     fake_fini(&f);
 }
 
-static void session_ended_alone(void)
+static void session_ended_alone(void **state)
 {
+    (void)state;
     struct fake f;
     fake_init(&f, 8);
     f.epd.daemon_fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
@@ -150,8 +156,9 @@ static void session_ended_alone(void)
     fake_fini(&f);
 }
 
-static void page_says_lost(void)
+static void page_says_lost(void **state)
 {
+    (void)state;
     struct fake f;
     struct epd_result r;
     fake_init(&f, 8);
@@ -161,8 +168,9 @@ static void page_says_lost(void)
     fake_fini(&f);
 }
 
-static void poll_learns_of_a_death(void)
+static void poll_learns_of_a_death(void **state)
 {
+    (void)state;
     struct fake f;
     struct epd_result r;
     enum epd_status status = EPD_EAGAIN;
@@ -177,8 +185,9 @@ static void poll_learns_of_a_death(void)
     fake_fini(&f);
 }
 
-static void engine_down(void)
+static void engine_down(void **state)
 {
+    (void)state;
     struct fake f;
     struct epd_result r;
     fake_init(&f, 8);
@@ -194,8 +203,9 @@ static void engine_down(void)
     fake_fini(&f);
 }
 
-static void damaged_ring(void)
+static void damaged_ring(void **state)
 {
+    (void)state;
     struct fake f;
     struct epd_result r;
     fake_init(&f, 8);
@@ -209,8 +219,9 @@ static void damaged_ring(void)
 }
 
 /* The child reports by its exit status: 0 when every call refused. */
-static void forked_child(void)
+static void forked_child(void **state)
 {
+    (void)state;
     struct fake f;
     struct epd_result r;
     struct epd_error err;
@@ -238,16 +249,18 @@ static void forked_child(void)
 
 int main(void)
 {
-    RUN(wakes_up);
-    RUN(pipelined);
-    RUN(deadline);
-    RUN(ticket_rules);
-    RUN(connection_closed);
-    RUN(session_ended_alone);
-    RUN(page_says_lost);
-    RUN(poll_learns_of_a_death);
-    RUN(engine_down);
-    RUN(damaged_ring);
-    RUN(forked_child);
-    return 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(wakes_up),
+        cmocka_unit_test(pipelined),
+        cmocka_unit_test(deadline),
+        cmocka_unit_test(ticket_rules),
+        cmocka_unit_test(connection_closed),
+        cmocka_unit_test(session_ended_alone),
+        cmocka_unit_test(page_says_lost),
+        cmocka_unit_test(poll_learns_of_a_death),
+        cmocka_unit_test(engine_down),
+        cmocka_unit_test(damaged_ring),
+        cmocka_unit_test(forked_child),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
