@@ -68,7 +68,7 @@ static enum epd_status check_reply(const Epd__V1__AttachReply *r, struct epd_err
                          EPD_VERSION, EPD_PROTOCOL_VERSION, EPD_ABI_VERSION, r->version,
                          r->protocol, r->abi);
     if (r->session_key.len != EPDC_KEY_BYTES || r->token.len != EPD_TOKEN_BYTES)
-        return epdc_fail(err, EPD_EINTERNAL, "daemon's attach reply: key of %zu, token of %zu bytes",
+        return epdc_fail(err, EPD_EINTERNAL, "daemon's reply: key of %zu, token of %zu bytes",
                          r->session_key.len, r->token.len);
     return EPD_OK;
 }

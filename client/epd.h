@@ -5,8 +5,9 @@
  * lease, and the ops bound to it, belong to one thread at a time. Data-path calls (epd_dispatch,
  * epd_combine, epd_release, epd_poll, epd_wait) take no lock, allocate nothing and make no system
  * call unless the engine sleeps (submit) or the caller has to wait (wait).
- * Fork: handles are dead in a child; every call there returns EPD_EFORKED and closes nothing of the
- * parent's (all file descriptors are close-on-exec; epd_close in the child only frees memory).
+ * Fork: handles are dead in a child; every call there returns EPD_EFORKED (frees do nothing) and
+ * closes nothing of the parent's; epd_close in the child only frees memory. Buffers are not mapped
+ * in the child. All file descriptors are close-on-exec.
  * Errors: enum epd_status, 0 or negative; control calls also fill *err (may be NULL) with a message
  * that names field, value and remedy. Outputs are set only on success.
  * Structs begin with `size`; initialise them with the _INIT literals. */
@@ -40,9 +41,9 @@ enum epd_api_ids { EPD_INT32 = 1, EPD_INT64 = 2 };
 struct epd_open_options {
     uint32_t size;
     const char *socket;  /* NULL: EPD_SOCKET, then the default path */
-    const char *name;    /* shown in `epdctl sessions`; NULL: the program's name */
+    const char *name;    /* at most 63 bytes, shown to operators; NULL: the program's name */
     int64_t timeout_ns;  /* of every control call; 0: 5 s. Also how long open retries a daemon
-                            that is not there yet (ENOENT, ECONNREFUSED) when wait_daemon is set */
+                            that is not there yet, or is draining, when wait_daemon is set */
     uint32_t wait_daemon;
     uint32_t reserved;
 };
@@ -63,7 +64,8 @@ EPD_API enum epd_scope epd_status_scope_of(enum epd_status status);
  * death of the daemon. `options` may be NULL. Errors: EUNREACHABLE, EVERSION, EPERM, ELIMIT. */
 EPD_API enum epd_status epd_open(const struct epd_open_options *options, struct epd **out,
                                  struct epd_error *err);
-/* Close the session: leases are released, buffers unmapped, every handle of it dies. NULL is fine. */
+/* Close the session: leases are released, buffers unmapped, every handle of it dies (no other
+ * thread may be using one). NULL is fine. */
 EPD_API void epd_close(struct epd *epd);
 /* EPD_OK while the session is alive, else ESESSIONLOST / EDAEMONLOST. No RPC. */
 EPD_API enum epd_status epd_session_check(struct epd *epd);
@@ -132,15 +134,16 @@ struct epd_lease_options {
     }
 
 /* Lease seat `rank`. Exclusive. The lease starts armed, at the group's current generation and
- * epoch. Errors: ENOENT/ESTALE (group), EINVAL (rank), EBUSY (leased), EPERM (uid, key), EDEVICE. */
+ * epoch 0. Errors: ENOENT/ESTALE (group), EINVAL (rank), EBUSY (leased), EPERM (uid, key),
+ * EDEVICE. */
 EPD_API enum epd_status epd_lease_acquire(struct epd *epd, uint64_t group, uint32_t rank,
                                           const struct epd_lease_options *options,
                                           struct epd_lease **out, struct epd_error *err);
 /* Give the seat back (other seats see EPD_ERANKLOST). Ops bound to it die. NULL is fine. */
 EPD_API void epd_lease_release(struct epd_lease *lease);
 /* After a completion of scope group (generation changed): learn the new generation, start again at
- * epoch 0. Completions not yet consumed stay readable. Errors: ESESSIONLOST, EDEVICE (engine not
- * back yet), ETIMEDOUT. */
+ * epoch 0. Completions not yet consumed stay readable. Without a change it changes nothing. Errors:
+ * ESESSIONLOST, EDEVICE (engine not back yet: call again), ETIMEDOUT. */
 EPD_API enum epd_status epd_rearm(struct epd_lease *lease, struct epd_error *err);
 EPD_API uint32_t epd_lease_rank(const struct epd_lease *lease);
 EPD_API uint32_t epd_lease_device(const struct epd_lease *lease);
@@ -160,7 +163,8 @@ EPD_API enum epd_status epd_buffer_alloc(struct epd *epd, uint32_t device, uint6
 EPD_API enum epd_status epd_buffer_import(struct epd *epd, uint32_t device, int memfd,
                                           uint64_t bytes, struct epd_buffer **out,
                                           struct epd_error *err);
-/* Ops bound to the buffer must be gone (EBUSY otherwise). NULL is fine. */
+/* Ops bound to the buffer must be gone. NULL is fine. EBUSY, ETIMEDOUT, EFORKED: the
+ * buffer lives on; otherwise it is gone, here at once and in the daemon with the session at last. */
 EPD_API enum epd_status epd_buffer_free(struct epd_buffer *buffer, struct epd_error *err);
 EPD_API void *epd_buffer_ptr(const struct epd_buffer *buffer);
 EPD_API uint64_t epd_buffer_bytes(const struct epd_buffer *buffer);
@@ -223,7 +227,7 @@ EPD_API enum epd_status epd_dispatch_bind(struct epd_lease *lease,
 EPD_API enum epd_status epd_combine_bind(struct epd_lease *lease,
                                          const struct epd_combine_config *config,
                                          struct epd_op **out, struct epd_error *err);
-/* NULL is fine. The op must not be in flight (EBUSY). */
+/* NULL is fine. The op must not be in flight (EBUSY). EBUSY, ETIMEDOUT, EFORKED: it lives on. */
 EPD_API enum epd_status epd_op_unbind(struct epd_op *op, struct epd_error *err);
 
 struct epd_submit {
@@ -250,7 +254,11 @@ struct epd_ticket {
 };
 
 /* Submit (send): returns at once; the engine finishes the op alone; wait or poll to complete it.
- * Errors: EBUSY (ring full: consume completions), EINVAL (b, op kind), EFORKED. */
+ * A dispatch takes epd_lease_epoch and advances it; reading a completion that failed without
+ * consuming its epoch takes it back. ticket_out may be NULL.
+ * Errors: EBUSY (ring full: consume completions), EINVAL (b, set, flags, op kind; an epoch that was
+ * not dispatched), EFORKED; after a completion of scope group its cause until epd_rearm, after the
+ * end of the session its cause. */
 EPD_API enum epd_status epd_dispatch(struct epd_op *op, const struct epd_submit *submit,
                                      struct epd_ticket *ticket_out);
 EPD_API enum epd_status epd_combine(struct epd_op *op, const struct epd_submit *submit,
@@ -265,21 +273,24 @@ struct epd_result {
     uint64_t ticket, epoch, released_epoch, value;
     enum epd_status status;
     uint32_t tag, kind, phase, field;
-    int32_t rank, other_rank;
+    int32_t rank, other_rank; /* at fault, or -1 */
     uint32_t generation, rows, wait_us, work_us;
-    uint32_t epoch_consumed;
+    uint32_t epoch_consumed; /* 1: go on with the next epoch; 0: submit this one again */
     uint32_t reserved;
 };
 
-/* Completions come in submission order per lease. Poll: EPD_EAGAIN when none is ready. Wait: for the
- * next completion, at most timeout_ns (<0: for ever, but never past the death of engine or daemon);
- * EPD_ETIMEDOUT leaves everything as it is. Both return EPD_OK when *out was filled, whatever
- * out->status says; ESESSIONLOST, EDAEMONLOST, EDEVICE otherwise. */
+/* Completions come in submission order per lease. Poll: EPD_EAGAIN when none is ready. Wait: for
+ * the next completion, at most timeout_ns (<0: for ever, but never past the death of engine or
+ * daemon); EPD_ETIMEDOUT leaves everything as it is. Both return EPD_OK when *out was filled, whatever
+ * out->status says. Otherwise: EINVAL (wait with nothing in flight), ESESSIONLOST, EDAEMONLOST,
+ * EDEVICE (engine down for 10 s), EINTERNAL (the ring was overwritten), each after what was posted
+ * before it. */
 EPD_API enum epd_status epd_poll(struct epd_lease *lease, struct epd_result *out);
 EPD_API enum epd_status epd_wait(struct epd_lease *lease, int64_t timeout_ns,
                                  struct epd_result *out);
 /* As epd_wait, but consumes all completions up to and including `ticket`: returns the first failed
- * one among them, else that of `ticket`. EINVAL for a ticket already consumed or not yet issued. */
+ * one among them, else that of `ticket`. EINVAL for a ticket already consumed or not yet issued.
+ * An error consumes nothing; what is there can still be polled. */
 EPD_API enum epd_status epd_wait_ticket(struct epd_lease *lease, uint64_t ticket,
                                         int64_t timeout_ns, struct epd_result *out);
 /* A sentence for people, at most len bytes with the final 0. Returns buf. */

@@ -88,8 +88,8 @@ static void op_add(struct epd_op *op, const struct binding *b)
     op->lease->ops = op;
 }
 
-static enum epd_status bind_arrays(struct epd_lease *lease, const struct binding *b, struct epd_op **out,
-                            struct epd_error *err)
+static enum epd_status bind_arrays(struct epd_lease *lease, const struct binding *b,
+                                   struct epd_op **out, struct epd_error *err)
 {
     struct epd *epd = lease->epd;
     enum epd_status status = epdc_session_usable(epd, err);

@@ -57,7 +57,7 @@ enum epd_status epdc_session_usable(const struct epd *epd, struct epd_error *err
 {
     if (epdc_owner_forked(&epd->owner))
         return epdc_fail(err, EPD_EFORKED,
-                         "session belongs to process %d, this is a forked child: call epd_open here",
+                         "session belongs to process %d; this is a forked child: open one here",
                          (int)epd->owner.pid);
     enum epd_status lost = epdc_session_lost(epd);
     if (lost != EPD_OK)

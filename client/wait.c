@@ -86,7 +86,7 @@ static enum epd_status spin(const struct epd_lease *lease, uint64_t ticket, uint
 static void sleep_on(struct epd_lease *lease, uint64_t ticket, uint64_t ns)
 {
     struct epd_ring_header *header = epd_ring_header_at(lease->area);
-    struct timespec ts = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+    struct timespec ts = {.tv_sec = 0, .tv_nsec = (long)ns}; /* at most a slice */
 
     /* Pairs with the engine: completed = n, then a look at waiters. One of us sees the other. */
     __atomic_store_n(&header->waiters, 1u, __ATOMIC_SEQ_CST);

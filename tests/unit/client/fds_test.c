@@ -58,7 +58,7 @@ static void *broker_main(void *arg)
     int fds[4];
     for (unsigned i = 0; i < b->fds; i++) {
         fds[i] = memfd_create("granted", MFD_CLOEXEC);
-        (void)ftruncate(fds[i], 8192);
+        assert_int_equal(ftruncate(fds[i], 8192), 0);
     }
     iov = (struct iovec){.iov_base = &b->reply, .iov_len = b->bytes};
     msg = (struct msghdr){.msg_iov = &iov, .msg_iovlen = 1};
