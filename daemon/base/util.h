@@ -24,6 +24,9 @@ static inline int epd_steal_fd(int *fd)
     return value;
 }
 
+/* Fill buf with random bytes of the kernel (getrandom). */
+void epd_random_bytes(void *buf, size_t n);
+
 /* Invariants of our own code, on in release builds; never for input. Logs and aborts. */
 #define epd_assert(cond)                                                                          \
     ((cond) ? (void)0 : epd_assert_failed(#cond, __FILE__, __LINE__))
