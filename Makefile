@@ -15,7 +15,7 @@ LAYERS := proto: base:proto ipc:base,proto core:base,ipc,proto rpc:core,base,ipc
 
 # ---- flags ----
 SAN ?=
-WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror
+WARN := -Wall -Wextra -Wno-format-truncation -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror
 BASEFLAGS := -std=c11 -D_GNU_SOURCE -DEPD_VERSION='"$(VERSION)"' -O2 -g -fPIC -fvisibility=hidden \
     -ffp-contract=off -fstack-protector-strong -MMD -MP -I. -I$(O)/gen
 ifneq ($(SAN),)

@@ -51,7 +51,7 @@ static bool drained(const struct epd_group *g, uint64_t epoch)
 enum epd_status epd_groups_revoke(struct epd_engine *engine, const struct epd_msg_epoch *msg,
                                   struct epd_error *err)
 {
-    struct epd_group *g;
+    struct epd_group *g = NULL;
     enum epd_status status = need_current(engine, msg, &g, err);
     if (status != EPD_OK)
         return status;
@@ -106,7 +106,7 @@ static void forget_revoked(struct epd_group *g, uint64_t epoch)
 enum epd_status epd_groups_fail(struct epd_engine *engine, const struct epd_msg_epoch *msg,
                                 struct epd_error *err)
 {
-    struct epd_group *g;
+    struct epd_group *g = NULL;
     enum epd_status status = need_current(engine, msg, &g, err);
     if (status != EPD_OK || msg->generation != g->generation)
         return status; /* a generation change overtook the failure: nothing is left to do */
@@ -176,7 +176,7 @@ void epd_seat_abort(struct epd_seat *seat, const struct epd_cause *cause)
 enum epd_status epd_groups_generation(struct epd_engine *engine, const struct epd_msg_epoch *msg,
                                       struct epd_error *err)
 {
-    struct epd_group *g;
+    struct epd_group *g = NULL;
     enum epd_status status = need_current(engine, msg, &g, err);
     if (status != EPD_OK)
         return status;
@@ -209,7 +209,7 @@ enum epd_status epd_groups_generation(struct epd_engine *engine, const struct ep
 enum epd_status epd_groups_arm(struct epd_engine *engine, const struct epd_msg_epoch *msg,
                                struct epd_error *err)
 {
-    struct epd_group *g;
+    struct epd_group *g = NULL;
     enum epd_status status = need_current(engine, msg, &g, err);
     if (status != EPD_OK)
         return status;

@@ -120,7 +120,7 @@ static enum epd_status check_combine(const struct epd_seat *seat, const struct e
 enum epd_status epd_groups_desc_set(struct epd_engine *engine, const struct epd_msg_desc *msg,
                                     struct epd_error *err)
 {
-    struct epd_seat *seat;
+    struct epd_seat *seat = NULL;
     enum epd_status status = find_slot(engine, msg, &seat, err);
     if (status != EPD_OK)
         return status;
@@ -151,7 +151,7 @@ enum epd_status epd_groups_desc_set(struct epd_engine *engine, const struct epd_
 enum epd_status epd_groups_desc_clear(struct epd_engine *engine, const struct epd_msg_desc *msg,
                                       struct epd_error *err)
 {
-    struct epd_seat *seat;
+    struct epd_seat *seat = NULL;
     enum epd_status status = find_slot(engine, msg, &seat, err);
     if (status != EPD_OK)
         return status;

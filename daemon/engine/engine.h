@@ -8,6 +8,7 @@
  *   control.c   datagrams of proto/engine.h -> handlers, replies
  *   chunks.c    chunk id -> mapping
  *   peers.c     other engines: status pages, bells, doorbells
+ *   doorbells.c what wakes a sleeping engine
  *   sched.c     the loop: control, groups, tasks, sleep
  *   workers.c   task queue and threads
  *   transport.h memory and task bodies of one backend; host/ is the host backend
@@ -31,7 +32,10 @@
 #include "proto/status.h"
 
 struct epd_engine;
+struct epd_control;
+struct epd_doorbells;
 struct epd_group;
+struct epd_peers;
 struct epd_transport_ops;
 
 /* ---- chunks.c ---- */
@@ -112,7 +116,7 @@ struct epd_engine {
     uint64_t ops;                   /* completions posted */
     struct epd_peers *peers;
     struct epd_control *control;
-    bool stopping;
+    struct epd_doorbells *doorbells; /* doorbells.h */
 };
 
 /* ---- group.c and friends: called by control.c and sched.c ---- */
@@ -143,6 +147,7 @@ enum epd_status epd_groups_arm(struct epd_engine *engine, const struct epd_msg_e
                                struct epd_error *err);
 enum epd_status epd_groups_stats(struct epd_engine *engine, const struct epd_msg_epoch *msg,
                                  struct epd_msg_group_stats *out, struct epd_error *err);
+void epd_groups_totals(const struct epd_engine *engine, uint32_t *groups, uint32_t *seats);
 /* Does any descriptor, ring or group refer to the chunk? (CHUNK_DROP refuses then.) */
 bool epd_groups_use_chunk(const struct epd_engine *engine, uint64_t chunk);
 /* Finish running tasks, then complete every outstanding entry with `status` (stop, supervisor

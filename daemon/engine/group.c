@@ -166,7 +166,7 @@ static void drain_batches(struct epd_group *g)
 enum epd_status epd_groups_drop(struct epd_engine *engine, const struct epd_msg_epoch *msg,
                                 struct epd_error *err)
 {
-    struct epd_group *g;
+    struct epd_group *g = NULL;
     enum epd_status status = need_group(engine, msg->group, &g, err);
     if (status != EPD_OK)
         return status;
@@ -182,7 +182,7 @@ enum epd_status epd_groups_drop(struct epd_engine *engine, const struct epd_msg_
 static enum epd_status need_seat(const struct epd_engine *engine, uint64_t id, uint32_t rank,
                                  struct epd_seat **out, struct epd_error *err)
 {
-    struct epd_group *g;
+    struct epd_group *g = NULL;
     enum epd_status status = need_group(engine, id, &g, err);
     if (status != EPD_OK)
         return status;
@@ -215,7 +215,7 @@ static enum epd_status check_seat(const struct epd_group *g, const struct epd_ms
 enum epd_status epd_groups_seat_set(struct epd_engine *engine, const struct epd_msg_seat *msg,
                                     struct epd_error *err)
 {
-    struct epd_group *g;
+    struct epd_group *g = NULL;
     enum epd_status status = need_group(engine, msg->group, &g, err);
     if (status == EPD_OK)
         status = check_seat(g, msg, err);
@@ -237,7 +237,7 @@ enum epd_status epd_groups_seat_set(struct epd_engine *engine, const struct epd_
 enum epd_status epd_groups_seat_clear(struct epd_engine *engine, const struct epd_msg_epoch *msg,
                                       struct epd_error *err)
 {
-    struct epd_seat *seat;
+    struct epd_seat *seat = NULL;
     enum epd_status status = need_seat(engine, msg->group, (uint32_t)msg->rank, &seat, err);
     if (status != EPD_OK)
         return status;
@@ -263,10 +263,20 @@ bool epd_groups_use_chunk(const struct epd_engine *engine, uint64_t chunk)
     return false;
 }
 
+void epd_groups_totals(const struct epd_engine *engine, uint32_t *groups, uint32_t *seats)
+{
+    *groups = *seats = 0;
+    for (const struct epd_group *g = engine->groups; g != NULL; g = g->link) {
+        (*groups)++;
+        for (uint32_t r = 0; r < g->shape.ranks; r++)
+            *seats += g->seat[r] != NULL;
+    }
+}
+
 enum epd_status epd_groups_stats(struct epd_engine *engine, const struct epd_msg_epoch *msg,
                                  struct epd_msg_group_stats *out, struct epd_error *err)
 {
-    struct epd_group *g;
+    struct epd_group *g = NULL;
     enum epd_status status = need_group(engine, msg->group, &g, err);
     for (uint32_t r = 0; status == EPD_OK && r < g->shape.ranks; r++) {
         const struct epd_seat *seat = g->seat[r];
