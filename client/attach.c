@@ -28,6 +28,19 @@ static const struct epdc_method attach = {EPDC_CONTROL_PREFIX "Attach",
 
 /* ---- the socket ------------------------------------------------------------------------- */
 
+enum epd_status epdc_socket_path(const char *flag, char **out, struct epd_error *err)
+{
+    char path[EPD_SOCKPATH_MAX];
+    const char *problem = NULL;
+    if (epd_socket_path(flag, NULL, path, sizeof(path), &problem) != 0)
+        return epdc_fail(err, EPD_EINVAL, "%s", problem);
+    char *copy = strdup(path);
+    if (!copy)
+        return epdc_fail(err, EPD_ENOMEM, "no memory for the socket path");
+    *out = copy;
+    return EPD_OK;
+}
+
 enum epd_status epdc_explain_unreachable(const char *socket_path, struct epd_error *err)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -81,7 +94,7 @@ static enum epd_status set_fd_socket(struct epd *epd, const char *told, struct e
     int n = snprintf(epd->fd_socket, size, "%s", told);
     if (n > 0 && (size_t)n < size && access(epd->fd_socket, F_OK) == 0)
         return EPD_OK;
-    n = snprintf(epd->fd_socket, size, "%s.fd", epd->socket);
+    n = snprintf(epd->fd_socket, size, "%s" EPD_SOCKPATH_FD_SUFFIX, epd->socket);
     if (n < 0 || (size_t)n >= size)
         return epdc_fail(err, EPD_EINVAL, "%s.fd is longer than a socket path may be", epd->socket);
     return EPD_OK;

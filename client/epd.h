@@ -164,7 +164,7 @@ EPD_API enum epd_status epd_buffer_import(struct epd *epd, uint32_t device, int 
                                           uint64_t bytes, struct epd_buffer **out,
                                           struct epd_error *err);
 /* Ops bound to the buffer must be gone. NULL is fine. EBUSY, ETIMEDOUT, EFORKED: the
- * buffer lives on; otherwise it is gone, here at once and in the daemon with the session at last. */
+ * buffer lives on; otherwise it is gone (in the daemon with the session at the latest). */
 EPD_API enum epd_status epd_buffer_free(struct epd_buffer *buffer, struct epd_error *err);
 EPD_API void *epd_buffer_ptr(const struct epd_buffer *buffer);
 EPD_API uint64_t epd_buffer_bytes(const struct epd_buffer *buffer);
@@ -281,10 +281,10 @@ struct epd_result {
 
 /* Completions come in submission order per lease. Poll: EPD_EAGAIN when none is ready. Wait: for
  * the next completion, at most timeout_ns (<0: for ever, but never past the death of engine or
- * daemon); EPD_ETIMEDOUT leaves everything as it is. Both return EPD_OK when *out was filled, whatever
- * out->status says. Otherwise: EINVAL (wait with nothing in flight), ESESSIONLOST, EDAEMONLOST,
- * EDEVICE (engine down for 10 s), EINTERNAL (the ring was overwritten), each after what was posted
- * before it. */
+ * daemon); EPD_ETIMEDOUT leaves everything as it is. Both return EPD_OK when *out was filled,
+ * whatever out->status says. Otherwise, each after what was posted before it: EINVAL (wait with
+ * nothing in flight), ESESSIONLOST, EDAEMONLOST, EDEVICE (engine down for 10 s), EINTERNAL (the
+ * ring was overwritten). */
 EPD_API enum epd_status epd_poll(struct epd_lease *lease, struct epd_result *out);
 EPD_API enum epd_status epd_wait(struct epd_lease *lease, int64_t timeout_ns,
                                  struct epd_result *out);
