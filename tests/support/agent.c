@@ -234,6 +234,13 @@ void agent_post_run(const struct agent *a, const struct run_args *args)
     agent_post(a, &cmd);
 }
 
+void agent_post_until_lost(const struct agent *a, uint32_t slot, uint32_t first, bool verify,
+                           uint64_t steps)
+{
+    struct agent_cmd cmd = {.fn = cmd_until_lost, .slot = slot, .step = first, .a = {verify, steps}};
+    agent_post(a, &cmd);
+}
+
 void agents_run(const struct agent *a, uint32_t agents, const struct run_args *args)
 {
     struct agent_reply first = {0};

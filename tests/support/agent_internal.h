@@ -11,6 +11,7 @@ int agent_main(int fd, void *arg);
 AGENT_COMMAND(cmd_open);
 AGENT_COMMAND(cmd_close);
 AGENT_COMMAND(cmd_create);
+AGENT_COMMAND(cmd_destroy);
 AGENT_COMMAND(cmd_seat);
 AGENT_COMMAND(cmd_dispatch);
 AGENT_COMMAND(cmd_combine);
@@ -22,5 +23,6 @@ AGENT_COMMAND(cmd_rearm);
 AGENT_COMMAND(cmd_quiet);
 AGENT_COMMAND(cmd_run);
 AGENT_COMMAND(cmd_status);
+AGENT_COMMAND(cmd_until_lost);
 
 #endif

@@ -76,6 +76,11 @@ AGENT_COMMAND(cmd_create)
     reply->v[1] = info.generation;
 }
 
+AGENT_COMMAND(cmd_destroy)
+{
+    reply->status = epd_group_destroy(st->epd, cmd->a[0], (uint32_t)cmd->a[1], &reply->err);
+}
+
 AGENT_COMMAND(cmd_seat)
 {
     seat_forget(st->seat[cmd->slot]);

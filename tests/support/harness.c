@@ -41,10 +41,14 @@ static void write_config(const struct daemon *d, const struct daemon_config *c)
 {
     FILE *f = fopen(d->config, "we");
     check_true(f != NULL, "open %s: %m", d->config);
-    (void)fprintf(f, "socket = %s\nsocket_mode = 0600\nbackend = %s\ndevices = %u\n", d->socket,
-                  backend(), c->devices ? c->devices : 1);
-    (void)fprintf(f, "workers = %u\nlog_level = info\n%s", c->workers ? c->workers : 1,
-                  c->extra ? c->extra : "");
+    const char *extra = c->extra ? c->extra : "";
+    (void)fprintf(f, "socket = %s\nbackend = %s\ndevices = %u\nworkers = %u\nlog_level = info\n",
+                  d->socket, backend(), c->devices ? c->devices : 1, c->workers ? c->workers : 1);
+    if (!strstr(extra, "socket_mode"))
+        (void)fprintf(f, "socket_mode = 0600\n");
+    if (!strstr(extra, "revoke_ms"))
+        (void)fprintf(f, "revoke_ms = %d\n", slow_ms(100));
+    (void)fprintf(f, "%s", extra);
     check_true(fclose(f) == 0, "write %s: %m", d->config);
 }
 
