@@ -197,13 +197,13 @@ static uint64_t spin_ns(void)
         char *end;
         unsigned long us = strtoul(text, &end, 10);
         if (*end == '\0')
-            return (us > SPIN_MAX_US ? SPIN_MAX_US : us) * 1000u;
+            return (us > SPIN_MAX_US ? SPIN_MAX_US : us) * 1000ull;
     }
     cpu_set_t set;
     CPU_ZERO(&set);
     if (sched_getaffinity(0, sizeof(set), &set) != 0 || CPU_COUNT(&set) <= SPIN_CPUS)
         return 0;
-    return SPIN_US * 1000u;
+    return SPIN_US * 1000ull;
 }
 
 enum epd_status epdc_attach(struct epd *epd, const struct epd_open_options *options,

@@ -117,14 +117,14 @@ static enum epd_status bind_arrays(struct epd_lease *lease, const struct binding
     return EPD_OK;
 }
 
-static enum epd_status config_valid(const void *lease, const void *out, const uint32_t *size,
+static enum epd_status config_valid(const void *lease, const void *out, uint32_t size,
                                     size_t expected, struct epd_error *err)
 {
-    if (!lease || !out || !size)
-        return epdc_fail(err, EPD_EINVAL, "%s is NULL", !lease ? "lease" : !out ? "out" : "config");
-    if (*size != expected)
+    if (!lease || !out)
+        return epdc_fail(err, EPD_EINVAL, "%s is NULL", lease ? "out" : "lease");
+    if (size != expected)
         return epdc_fail(err, EPD_EINVAL, "config.size is %u, expected %zu: initialise it with its "
-                         "_INIT literal", *size, expected);
+                         "_INIT literal", size, expected);
     return EPD_OK;
 }
 
@@ -132,8 +132,9 @@ enum epd_status epd_dispatch_bind(struct epd_lease *lease,
                                   const struct epd_dispatch_config *config, struct epd_op **out,
                                   struct epd_error *err)
 {
-    enum epd_status status =
-        config_valid(lease, out, config ? &config->size : NULL, sizeof(*config), err);
+    if (!config)
+        return epdc_fail(err, EPD_EINVAL, "config is NULL");
+    enum epd_status status = config_valid(lease, out, config->size, sizeof(*config), err);
     if (status != EPD_OK)
         return status;
     const struct binding b = {
@@ -159,8 +160,9 @@ enum epd_status epd_dispatch_bind(struct epd_lease *lease,
 enum epd_status epd_combine_bind(struct epd_lease *lease, const struct epd_combine_config *config,
                                  struct epd_op **out, struct epd_error *err)
 {
-    enum epd_status status =
-        config_valid(lease, out, config ? &config->size : NULL, sizeof(*config), err);
+    if (!config)
+        return epdc_fail(err, EPD_EINVAL, "config is NULL");
+    enum epd_status status = config_valid(lease, out, config->size, sizeof(*config), err);
     if (status != EPD_OK)
         return status;
     const struct binding b = {
