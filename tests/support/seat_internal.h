@@ -4,6 +4,8 @@
 
 #include "tests/support/seat.h"
 
+/* Place the arrays; s->c is set. */
+void seat_memory_plan(struct seat *s);
 enum epd_status seat_memory_open(struct seat *s, struct epd_error *err);
 /* call: unbind and free through the API, else only forget. */
 void seat_memory_close(struct seat *s, bool call);

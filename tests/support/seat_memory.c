@@ -117,12 +117,17 @@ static enum epd_status bind_combine(struct seat *s, struct epd_error *err)
     return epd_combine_bind(s->lease, &c, &s->combine, err);
 }
 
+void seat_memory_plan(struct seat *s)
+{
+    plan_in(s);
+    plan_out(s);
+}
+
 enum epd_status seat_memory_open(struct seat *s, struct epd_error *err)
 {
     const uint32_t device = epd_lease_device(s->lease);
     const uint64_t seed = rng_hash(s->c.w.seed, s->c.rank, 0x6775617264ull, 0);
-    plan_in(s);
-    plan_out(s);
+    seat_memory_plan(s);
     enum epd_status status =
         s->c.flags & SEAT_IMPORT
             ? import_in(s, device, err)
