@@ -1,0 +1,16 @@
+#include "client/epdctl/fail.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+enum epd_status ctl_fail(struct epd_error *err, enum epd_status status, const char *fmt, ...)
+{
+    if (err != NULL) {
+        va_list args;
+        err->status = status;
+        va_start(args, fmt);
+        (void)vsnprintf(err->message, sizeof(err->message), fmt, args);
+        va_end(args);
+    }
+    return status;
+}
