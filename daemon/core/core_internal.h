@@ -142,6 +142,7 @@ struct epd_group {
     bool ephemeral, allow_absent, has_key;
     uint8_t key[EPD_KEY_BYTES];
     uid_t uid;
+    uint64_t creator; /* session */
     enum epd_group_state state;
     uint32_t generation;
     uint8_t device[EPD_MAX_RANKS];

@@ -145,8 +145,8 @@ static void incarnation_over(struct epd_device *d)
     d->ping_sent_ns = 0;
     d->link = NULL;
     mark_dead(d);
-    set_state(d, EV_REAPED);
     epd_link_close(link);
+    set_state(d, EV_REAPED);
     if (stopping)
         return;
     d->owner.down(d->owner.arg, d);

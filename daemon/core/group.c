@@ -235,7 +235,10 @@ static void created(struct creating *c, const struct epd_error *err)
                    g->shape.ranks, g->shape.experts);
     c->fn(c->arg, g, NULL);
     free(c);
+    g->refs++;
+    epd_change_end_if_due(g);
     epd_waiters_run(&g->waiters);
+    epd_group_put(g);
 }
 
 static void on_set(void *arg, const struct epd_error *err)
@@ -336,6 +339,7 @@ static enum epd_status group_new(struct epd_session *session, const struct epd_g
     if (g->has_key)
         memcpy(g->key, r->key, sizeof(g->key));
     g->uid = session->peer.uid;
+    g->creator = session->id;
     g->generation = 1;
     g->cause = (struct epd_cause){.status = EPD_OK, .rank = -1, .other_rank = -1};
     for (uint32_t rank = 0; rank < g->shape.ranks; rank++)
@@ -367,6 +371,17 @@ void epd_group_create(struct epd_session *session, const struct epd_group_reques
         const struct epd_chunk_spec spec = {
             .kind = EPD_CHUNK_EXCHANGE, .device = d, .bytes = bytes, .group = g};
         epd_chunk_create(core, &spec, on_exchange, c);
+    }
+}
+
+void epd_group_creator_gone(struct epd_core *core, uint64_t session)
+{
+    uint32_t cursor = 0;
+    for (struct epd_group *g; (g = epd_handles_next(&core->groups, &cursor)) != NULL;) {
+        if (!g->ephemeral || g->leased_once || g->creator != session)
+            continue;
+        g->destroy = true;
+        epd_change_end_if_due(g);
     }
 }
 

@@ -86,6 +86,8 @@ void epd_group_put(struct epd_group *group);
 bool epd_group_has_leases(const struct epd_group *group);
 /* Begin the end; no lease is left and the engines are quiet for it. */
 void epd_group_drop(struct epd_group *group);
+/* Its session ends: ephemeral groups that nobody has leased end too. */
+void epd_group_creator_gone(struct epd_core *core, uint64_t session);
 /* An allow_absent group's ranks that take part; else all. */
 uint64_t epd_group_present(const struct epd_group *group);
 struct epd_join;

@@ -14,6 +14,7 @@
 #include "daemon/core/chunk.h"
 #include "daemon/core/core_internal.h"
 #include "daemon/core/grant.h"
+#include "daemon/core/group.h"
 #include "daemon/core/lease.h"
 #include "daemon/core/must.h"
 #include "proto/status.h"
@@ -96,6 +97,7 @@ void epd_session_end(struct epd_session *s, const char *why)
         epd_lease_leave(lease, EPD_ERANKLOST, why);
     }
     s->pending--;
+    epd_group_creator_gone(s->core, s->id);
     epd_session_settle(s);
 }
 
