@@ -28,8 +28,7 @@ enum epd_status epd_admin_open(const char *socket, struct epd_admin **out, struc
     epdc_owner_init(&admin->owner);
     enum epd_status status = epdc_socket_path(socket, &admin->socket, err);
     if (status == EPD_OK)
-        status =
-            epdc_transport_open(&admin->transport, admin->socket, DEFAULT_TIMEOUT_NS, err);
+        status = epdc_transport_open(&admin->transport, admin->socket, DEFAULT_TIMEOUT_NS, err);
     if (status != EPD_OK) {
         epd_admin_close(admin);
         return status;
@@ -60,12 +59,14 @@ enum epd_status epd_admin_call(struct epd_admin *admin, const char *method, cons
     if (!admin || !method || !resp_out || !resp_len_out || (!req && req_len))
         return epdc_fail(err, EPD_EINVAL, "an argument is NULL");
     if (epdc_owner_forked(&admin->owner))
-        return epdc_fail(err, EPD_EFORKED, "connection belongs to process %d, this is a forked "
-                         "child", (int)admin->owner.pid);
+        return epdc_fail(err, EPD_EFORKED,
+                         "connection belongs to process %d, this is a forked "
+                         "child",
+                         (int)admin->owner.pid);
 
     char path[PATH_MAX_BYTES];
-    int n = snprintf(path, sizeof(path), "%s%s", method[0] == '/' ? "" : EPDC_CONTROL_PREFIX,
-                     method);
+    int n =
+        snprintf(path, sizeof(path), "%s%s", method[0] == '/' ? "" : EPDC_CONTROL_PREFIX, method);
     if (n < 0 || (size_t)n >= sizeof(path))
         return epdc_fail(err, EPD_EINVAL, "method is longer than %zu bytes", sizeof(path) - 1);
 

@@ -19,8 +19,8 @@
 #define BACKOFF_FIRST_NS 5000000
 #define BACKOFF_MAX_NS 100000000
 #define NAME_MAX_BYTES 63u
-#define SPIN_CPUS 4      /* with no more than these, spinning takes time from the engine */
-#define SPIN_US 20u      /* the default on larger machines */
+#define SPIN_CPUS 4 /* with no more than these, spinning takes time from the engine */
+#define SPIN_US 20u /* the default on larger machines */
 #define SPIN_MAX_US 100000u
 
 static const struct epdc_method attach = {EPDC_CONTROL_PREFIX "Attach",
@@ -110,8 +110,7 @@ static int open_daemon(int session_fd)
     return (int)syscall(SYS_pidfd_open, cred.pid, 0);
 }
 
-static enum epd_status connect_session(struct epd *epd, const uint8_t *token,
-                                       struct epd_error *err)
+static enum epd_status connect_session(struct epd *epd, const uint8_t *token, struct epd_error *err)
 {
     const struct epdc_redeem redeem = {
         .path = epd->fd_socket,

@@ -172,8 +172,10 @@ static enum epd_status memfd_map(struct epd_buffer *b, int memfd, struct epd_err
     if (seals < 0)
         return epdc_fail(err, EPD_EINVAL, "memfd %d is not a memfd that can be sealed", memfd);
     if ((seals & need) != need)
-        return epdc_fail(err, EPD_EINVAL, "memfd %d: add the seals F_SEAL_SHRINK, F_SEAL_GROW and "
-                         "F_SEAL_SEAL (it has %#x)", memfd, (unsigned)seals);
+        return epdc_fail(err, EPD_EINVAL,
+                         "memfd %d: add the seals F_SEAL_SHRINK, F_SEAL_GROW and "
+                         "F_SEAL_SEAL (it has %#x)",
+                         memfd, (unsigned)seals);
     void *addr = mmap(NULL, (size_t)b->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
     if (addr == MAP_FAILED)
         return epdc_fail_errno(err, "memfd %d: mmap of %llu bytes", memfd,

@@ -11,13 +11,13 @@
 
 #include "proto/errors.h"
 
-struct epd_rpc;         /* client/rpc/table.h */
-struct epd_rpc_channel; /* client/rpc/table.h */
+struct epd_rpc_table; /* client/rpc/table.h */
+struct epd_rpc_conn;  /* client/rpc/table.h */
 
 struct epdc_transport {
-    const struct epd_rpc *rpc;       /* static in the library loaded */
-    struct epd_rpc_channel *channel; /* owned */
-    int64_t timeout_ns;              /* of every call */
+    const struct epd_rpc_table *rpc; /* static in the library loaded */
+    struct epd_rpc_conn *conn;       /* owned */
+    int64_t timeout_ns;              /* of every call; > 0 */
 };
 
 struct epdc_method {
@@ -27,7 +27,7 @@ struct epdc_method {
 #define EPDC_CONTROL_PREFIX "/epd.v1.Control/"
 
 /* Load libepd-rpc.so and make a (lazy) channel to the unix socket. Errors: EUNSUPPORTED (library
- * missing; the message names the paths tried), ENOMEM. */
+ * missing; the message names the paths tried), EVERSION (library of another build), ENOMEM. */
 enum epd_status epdc_transport_open(struct epdc_transport *transport, const char *socket,
                                     int64_t timeout_ns, struct epd_error *err);
 /* Idempotent. */

@@ -32,8 +32,7 @@ static enum epd_status refuse(const struct epd_lease *lease)
 }
 
 /* Publish *entry (all but abi, generation and seq filled) as the next submission. */
-static void publish(struct epd_lease *lease, struct epd_entry *entry,
-                    struct epd_ticket *ticket_out)
+static void publish(struct epd_lease *lease, struct epd_entry *entry, struct epd_ticket *ticket_out)
 {
     uint64_t ticket = lease->submitted;
     struct epd_entry *slot = epd_ring_entry(lease->area, lease->depth, ticket);
@@ -63,8 +62,7 @@ static bool submit_valid(const struct epd_op *op, const struct epd_submit *s, ui
     return s->set < op->sets;
 }
 
-static void entry_fill(struct epd_entry *entry, const struct epd_op *op,
-                       const struct epd_submit *s)
+static void entry_fill(struct epd_entry *entry, const struct epd_op *op, const struct epd_submit *s)
 {
     /* EPD_SUBMIT_* and EPD_ENTRY_* are the same bits. */
     *entry = (struct epd_entry){
@@ -123,8 +121,7 @@ enum epd_status epd_combine(struct epd_op *op, const struct epd_submit *submit,
     return EPD_OK;
 }
 
-enum epd_status epd_release(struct epd_lease *lease, uint64_t epoch,
-                            struct epd_ticket *ticket_out)
+enum epd_status epd_release(struct epd_lease *lease, uint64_t epoch, struct epd_ticket *ticket_out)
 {
     if (!lease)
         return EPD_EINVAL;

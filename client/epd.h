@@ -40,16 +40,16 @@ enum epd_api_ids { EPD_INT32 = 1, EPD_INT64 = 2 };
 
 struct epd_open_options {
     uint32_t size;
-    const char *socket;  /* NULL: EPD_SOCKET, then the default path */
-    const char *name;    /* at most 63 bytes, shown to operators; NULL: the program's name */
-    int64_t timeout_ns;  /* of every control call; 0: 5 s. Also how long open retries a daemon
-                            that is not there yet, or is draining, when wait_daemon is set */
+    const char *socket; /* NULL: EPD_SOCKET, then the default path */
+    const char *name;   /* at most 63 bytes, shown to operators; NULL: the program's name */
+    int64_t timeout_ns; /* of every control call; 0: 5 s. Also how long open retries a daemon
+                           that is not there yet, or is draining, when wait_daemon is set */
     uint32_t wait_daemon;
     uint32_t reserved;
 };
-#define EPD_OPEN_OPTIONS_INIT                                                                     \
-    {                                                                                             \
-        sizeof(struct epd_open_options), 0, 0, 0, 0, 0                                            \
+#define EPD_OPEN_OPTIONS_INIT                                                                      \
+    {                                                                                              \
+        sizeof(struct epd_open_options), 0, 0, 0, 0, 0                                             \
     }
 
 /* Library version "0.1.0". */
@@ -77,20 +77,20 @@ struct epd_group_config {
     uint32_t size;
     const char *name; /* 1..63 of [A-Za-z0-9._-] */
     uint32_t ranks, experts, max_tokens, topk, hidden;
-    uint32_t dtype;         /* enum epd_api_dtype */
-    uint32_t mode;          /* EPD_LL */
-    uint32_t layout;        /* EPD_EXPERT_MAJOR or EPD_RANK_MAJOR */
-    uint32_t timeout_ms;    /* of an op; 0: 5000 */
+    uint32_t dtype;            /* enum epd_api_dtype */
+    uint32_t mode;             /* EPD_LL */
+    uint32_t layout;           /* EPD_EXPERT_MAJOR or EPD_RANK_MAJOR */
+    uint32_t timeout_ms;       /* of an op; 0: 5000 */
     uint32_t first_timeout_ms; /* of the group's first op; 0: 60000 */
-    uint32_t ephemeral;     /* 1: destroyed when its last lease goes */
-    uint32_t allow_absent;  /* 1: seats that nobody leases answer with zero tokens */
+    uint32_t ephemeral;        /* 1: destroyed when its last lease goes */
+    uint32_t allow_absent;     /* 1: seats that nobody leases answer with zero tokens */
     const uint32_t *placement; /* [ranks] device of each seat, or NULL: the daemon's rule */
-    const uint8_t *key;     /* 16 bytes that lessees must show, or NULL */
+    const uint8_t *key;        /* 16 bytes that lessees must show, or NULL */
 };
-#define EPD_GROUP_CONFIG_INIT                                                                     \
-    {                                                                                             \
-        sizeof(struct epd_group_config), 0, 0, 0, 0, 0, 0, EPD_BF16, EPD_LL, EPD_EXPERT_MAJOR, 0, \
-            0, 0, 0, 0, 0                                                                         \
+#define EPD_GROUP_CONFIG_INIT                                                                      \
+    {                                                                                              \
+        sizeof(struct epd_group_config), 0, 0, 0, 0, 0, 0, EPD_BF16, EPD_LL, EPD_EXPERT_MAJOR, 0,  \
+            0, 0, 0, 0, 0                                                                          \
     }
 
 struct epd_group_info {
@@ -100,12 +100,12 @@ struct epd_group_info {
     uint32_t ranks, experts, max_tokens, topk, hidden, dtype, mode, layout;
     uint32_t timeout_ms, first_timeout_ms;
     uint32_t generation;
-    uint32_t leased; /* seats leased now */
+    uint32_t leased;    /* seats leased now */
     uint8_t device[64]; /* of each seat */
 };
-#define EPD_GROUP_INFO_INIT                                                                       \
-    {                                                                                             \
-        .size = sizeof(struct epd_group_info)                                                     \
+#define EPD_GROUP_INFO_INIT                                                                        \
+    {                                                                                              \
+        .size = sizeof(struct epd_group_info)                                                      \
     }
 
 /* Create a group. Errors: EINVAL (field named), EEXIST, ELIMIT. */
@@ -128,9 +128,9 @@ struct epd_lease_options {
     uint32_t reserved;
     const uint8_t *key; /* 16 bytes, when the group has a key */
 };
-#define EPD_LEASE_OPTIONS_INIT                                                                    \
-    {                                                                                             \
-        sizeof(struct epd_lease_options), 0, 0, 0, 0                                              \
+#define EPD_LEASE_OPTIONS_INIT                                                                     \
+    {                                                                                              \
+        sizeof(struct epd_lease_options), 0, 0, 0, 0                                               \
     }
 
 /* Lease seat `rank`. Exclusive. The lease starts armed, at the group's current generation and
@@ -187,8 +187,8 @@ struct epd_array {
  * submission picks one (double buffering). */
 struct epd_dispatch_config {
     uint32_t size;
-    uint32_t ids_type;       /* enum epd_api_ids */
-    uint32_t sets;           /* 1.. */
+    uint32_t ids_type; /* enum epd_api_ids */
+    uint32_t sets;     /* 1.. */
     uint32_t reserved;
     struct epd_array x;       /* [rows, H] dtype, read */
     struct epd_array ids;     /* [rows, K] global expert ids, -1 = dropped, read */
@@ -201,9 +201,9 @@ struct epd_dispatch_config {
     struct epd_array recv_weights; /* [sets, R, B, K] fp32, +0 where not local; rank-major */
     struct epd_array control;      /* b words and notify words; may be absent */
 };
-#define EPD_DISPATCH_CONFIG_INIT                                                                  \
-    {                                                                                             \
-        .size = sizeof(struct epd_dispatch_config), .ids_type = EPD_INT64, .sets = 1              \
+#define EPD_DISPATCH_CONFIG_INIT                                                                   \
+    {                                                                                              \
+        .size = sizeof(struct epd_dispatch_config), .ids_type = EPD_INT64, .sets = 1               \
     }
 
 struct epd_combine_config {
@@ -215,9 +215,9 @@ struct epd_combine_config {
     struct epd_array out;     /* [rows, H] dtype, written: b rows */
     struct epd_array control; /* may be absent */
 };
-#define EPD_COMBINE_CONFIG_INIT                                                                   \
-    {                                                                                             \
-        .size = sizeof(struct epd_combine_config), .sets = 1                                      \
+#define EPD_COMBINE_CONFIG_INIT                                                                    \
+    {                                                                                              \
+        .size = sizeof(struct epd_combine_config), .sets = 1                                       \
     }
 
 /* Validate the arrays against the group's shape and bind them. Errors: EINVAL naming the array. */
@@ -232,20 +232,20 @@ EPD_API enum epd_status epd_op_unbind(struct epd_op *op, struct epd_error *err);
 
 struct epd_submit {
     uint32_t size;
-    uint32_t b;       /* tokens this time, 0..B */
-    uint32_t tag;     /* equal on all ranks, e.g. the layer; comes back */
-    uint32_t flags;   /* EPD_SUBMIT_* */
-    uint64_t in_row;  /* first row of x, ids, weights */
-    uint64_t out_row; /* combine: first row of out */
-    uint64_t set;     /* receive set */
+    uint32_t b;                       /* tokens this time, 0..B */
+    uint32_t tag;                     /* equal on all ranks, e.g. the layer; comes back */
+    uint32_t flags;                   /* EPD_SUBMIT_* */
+    uint64_t in_row;                  /* first row of x, ids, weights */
+    uint64_t out_row;                 /* combine: first row of out */
+    uint64_t set;                     /* receive set */
     uint64_t b_offset, notify_offset; /* in control, with the flags below */
-    uint64_t epoch;   /* combine: epoch of its dispatch; dispatch: ignored */
+    uint64_t epoch;                   /* combine: epoch of its dispatch; dispatch: ignored */
 };
 #define EPD_SUBMIT_B_INDIRECT 1u /* b is the u32 at control + b_offset */
 #define EPD_SUBMIT_NOTIFY 2u     /* u64 at control + notify_offset becomes 1 when complete */
-#define EPD_SUBMIT_INIT                                                                           \
-    {                                                                                             \
-        sizeof(struct epd_submit), 0, 0, 0, 0, 0, 0, 0, 0, 0                                      \
+#define EPD_SUBMIT_INIT                                                                            \
+    {                                                                                              \
+        sizeof(struct epd_submit), 0, 0, 0, 0, 0, 0, 0, 0, 0                                       \
     }
 
 struct epd_ticket {

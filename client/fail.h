@@ -12,7 +12,7 @@ epdc_fail(struct epd_error *err, enum epd_status status, const char *fmt, ...);
 
 /* As epdc_fail with ": <strerror(errno)>" appended; EPD_ENOMEM for ENOMEM, EPD_ELIMIT for
  * EMFILE and ENFILE, EPD_EPERM for EACCES and EPERM, else EPD_ESYS. Preserves errno. */
-__attribute__((format(printf, 2, 3))) enum epd_status
-epdc_fail_errno(struct epd_error *err, const char *fmt, ...);
+__attribute__((format(printf, 2, 3))) enum epd_status epdc_fail_errno(struct epd_error *err,
+                                                                      const char *fmt, ...);
 
 #endif

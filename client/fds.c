@@ -35,8 +35,8 @@ static enum epd_status fail_connect(const char *path, struct epd_error *err)
         return epdc_fail(err, EPD_EUNREACHABLE,
                          "fd socket %s: nobody listens there; start epd again", path);
     case EACCES:
-        return epdc_fail(err, EPD_EPERM,
-                         "fd socket %s: permission denied; join the socket's group", path);
+        return epdc_fail(err, EPD_EPERM, "fd socket %s: permission denied; join the socket's group",
+                         path);
     case EAGAIN:
         return epdc_fail(err, EPD_ETIMEDOUT, "fd socket %s: connect timed out", path);
     default:
@@ -44,8 +44,7 @@ static enum epd_status fail_connect(const char *path, struct epd_error *err)
     }
 }
 
-static enum epd_status open_socket(const struct epdc_redeem *r, int *fd_out,
-                                   struct epd_error *err)
+static enum epd_status open_socket(const struct epdc_redeem *r, int *fd_out, struct epd_error *err)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     size_t len = strlen(r->path);
@@ -127,8 +126,7 @@ static void take_fds(struct msghdr *msg, struct answer *a)
     }
 }
 
-static enum epd_status receive(int sock, const char *path, struct answer *a,
-                               struct epd_error *err)
+static enum epd_status receive(int sock, const char *path, struct answer *a, struct epd_error *err)
 {
     union {
         struct cmsghdr align;
@@ -154,8 +152,8 @@ static enum epd_status receive(int sock, const char *path, struct answer *a,
         return EPD_OK;
     close_fds(a);
     a->fds = 0;
-    return epdc_fail(err, EPD_EINTERNAL, "fd socket %s: answer of %zd bytes, expected %zu", path,
-                     n, sizeof(a->reply));
+    return epdc_fail(err, EPD_EINTERNAL, "fd socket %s: answer of %zd bytes, expected %zu", path, n,
+                     sizeof(a->reply));
 }
 
 static enum epd_status check(const struct epdc_redeem *r, const struct answer *a,

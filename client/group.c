@@ -69,8 +69,10 @@ static enum epd_status out_valid(const struct epd *epd, const struct epd_group_i
     if (!epd || !out)
         return epdc_fail(err, EPD_EINVAL, "%s is NULL", epd ? "out" : "epd");
     if (out->size != sizeof(*out))
-        return epdc_fail(err, EPD_EINVAL, "epd_group_info.size is %u, expected %zu: initialise it "
-                         "with EPD_GROUP_INFO_INIT", out->size, sizeof(*out));
+        return epdc_fail(err, EPD_EINVAL,
+                         "epd_group_info.size is %u, expected %zu: initialise it "
+                         "with EPD_GROUP_INFO_INIT",
+                         out->size, sizeof(*out));
     return epdc_session_usable(epd, err);
 }
 
@@ -81,9 +83,10 @@ enum epd_status epd_group_create(struct epd *epd, const struct epd_group_config 
     if (status != EPD_OK)
         return status;
     if (!config || config->size != sizeof(*config))
-        return epdc_fail(err, EPD_EINVAL, "epd_group_config.size is %u, expected %zu: initialise "
-                         "it with EPD_GROUP_CONFIG_INIT", config ? config->size : 0,
-                         sizeof(*config));
+        return epdc_fail(err, EPD_EINVAL,
+                         "epd_group_config.size is %u, expected %zu: initialise "
+                         "it with EPD_GROUP_CONFIG_INIT",
+                         config ? config->size : 0, sizeof(*config));
     if (!config->name)
         return epdc_fail(err, EPD_EINVAL, "name is NULL; a group needs 1..63 of [A-Za-z0-9._-]");
     if (config->placement && (config->ranks < 1 || config->ranks > EPD_MAX_RANKS))

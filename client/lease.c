@@ -62,8 +62,10 @@ static enum epd_status ring_take(struct epd_lease *lease, const Epd__V1__LeaseRe
     if (h->magic != EPD_RING_MAGIC || h->depth != depth)
         return epdc_fail(err, EPD_EINTERNAL, "ring area of rank %u is not one", r->rank);
     if (h->abi != EPD_ABI_VERSION)
-        return epdc_fail(err, EPD_EVERSION, "shared-memory ABI: libepd has %u, the ring has %u; "
-                         "install one release on both sides", EPD_ABI_VERSION, h->abi);
+        return epdc_fail(err, EPD_EVERSION,
+                         "shared-memory ABI: libepd has %u, the ring has %u; "
+                         "install one release on both sides",
+                         EPD_ABI_VERSION, h->abi);
     return EPD_OK;
 }
 
@@ -152,8 +154,10 @@ enum epd_status epd_lease_acquire(struct epd *epd, uint64_t group, uint32_t rank
     if (!epd || !out)
         return epdc_fail(err, EPD_EINVAL, "%s is NULL", epd ? "out" : "epd");
     if (o->size != sizeof(*o))
-        return epdc_fail(err, EPD_EINVAL, "epd_lease_options.size is %u, expected %zu: initialise "
-                         "it with EPD_LEASE_OPTIONS_INIT", o->size, sizeof(*o));
+        return epdc_fail(err, EPD_EINVAL,
+                         "epd_lease_options.size is %u, expected %zu: initialise "
+                         "it with EPD_LEASE_OPTIONS_INIT",
+                         o->size, sizeof(*o));
     enum epd_status status = epdc_session_usable(epd, err);
     if (status != EPD_OK)
         return status;

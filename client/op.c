@@ -37,8 +37,7 @@ static enum epd_status arrays_valid(const struct epd_lease *lease, const struct 
 }
 
 /* The call. Lock held. */
-static enum epd_status call_bind(struct epd_op *op, const struct binding *b,
-                                 struct epd_error *err)
+static enum epd_status call_bind(struct epd_op *op, const struct binding *b, struct epd_error *err)
 {
     struct epd *epd = op->lease->epd;
     Epd__V1__Session session;
@@ -123,14 +122,15 @@ static enum epd_status config_valid(const void *lease, const void *out, uint32_t
     if (!lease || !out)
         return epdc_fail(err, EPD_EINVAL, "%s is NULL", lease ? "out" : "lease");
     if (size != expected)
-        return epdc_fail(err, EPD_EINVAL, "config.size is %u, expected %zu: initialise it with its "
-                         "_INIT literal", size, expected);
+        return epdc_fail(err, EPD_EINVAL,
+                         "config.size is %u, expected %zu: initialise it with its "
+                         "_INIT literal",
+                         size, expected);
     return EPD_OK;
 }
 
-enum epd_status epd_dispatch_bind(struct epd_lease *lease,
-                                  const struct epd_dispatch_config *config, struct epd_op **out,
-                                  struct epd_error *err)
+enum epd_status epd_dispatch_bind(struct epd_lease *lease, const struct epd_dispatch_config *config,
+                                  struct epd_op **out, struct epd_error *err)
 {
     if (!config)
         return epdc_fail(err, EPD_EINVAL, "config is NULL");

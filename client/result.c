@@ -49,11 +49,9 @@ static const char *phase_name(uint32_t phase)
 
 static const char *field_name(uint32_t field)
 {
-    static const char *const names[] = {"none",   "abi",           "kind",    "flags",
-                                        "op",     "epoch",         "generation",
-                                        "b",      "b_offset",      "notify_offset",
-                                        "in_row", "out_row",       "set",     "ids",
-                                        "reserved"};
+    static const char *const names[] = {"none",   "abi",        "kind", "flags",    "op",
+                                        "epoch",  "generation", "b",    "b_offset", "notify_offset",
+                                        "in_row", "out_row",    "set",  "ids",      "reserved"};
     return field < sizeof(names) / sizeof(names[0]) ? names[field] : "unknown";
 }
 

@@ -57,7 +57,7 @@ static bool own_directory(char *buf, size_t len)
 {
     Dl_info info;
     struct link_map *map = NULL;
-    if (!dladdr1((const void *)&lock, &info, (void **)&map, RTLD_DL_LINKMAP) || !map)
+    if (!dladdr1(&lock, &info, (void **)&map, RTLD_DL_LINKMAP) || !map)
         return false;
     /* The program itself has no name there; its argv[0] may be anything, so the kernel is asked. */
     const char *name = map->l_name && map->l_name[0] ? map->l_name : "/proc/self/exe";
@@ -100,5 +100,27 @@ static enum epd_status load(struct epd_error *err)
         return epdc_fail(err, EPD_EUNSUPPORTED,
                          LIBRARY " not loaded (install it beside libepd, or set EPD_RPC_LIB): %s",
                          a.text);
+    const struct epd_rpc_table *(*get)(void) = NULL;
+    void *symbol = dlsym(handle, EPD_RPC_TABLE_SYMBOL);
+    memcpy(&get, &symbol, sizeof(get)); /* POSIX; C has no cast for it */
+    const struct epd_rpc_table *table = get ? get() : NULL;
+    if (!table || table->abi != EPD_RPC_TABLE_ABI || table->size < sizeof(*table)) {
+        (void)dlclose(handle); /* not ours; nothing of it was called */
+        return epdc_fail(err, EPD_EVERSION,
+                         LIBRARY " has transport ABI %u, libepd needs %u: install both from one "
+                                 "release",
+                         table ? table->abi : 0u, EPD_RPC_TABLE_ABI);
+    }
+    loaded = table; /* the handle is kept for the life of the process */
     return EPD_OK;
+}
+
+enum epd_status epdc_rpc_load(const struct epd_rpc_table **out, struct epd_error *err)
+{
+    pthread_mutex_lock(&lock);
+    enum epd_status status = loaded ? EPD_OK : load(err);
+    if (status == EPD_OK)
+        *out = loaded;
+    pthread_mutex_unlock(&lock);
+    return status;
 }

@@ -106,9 +106,8 @@ enum epd_status epdc_session_call(struct epd *epd, const struct epdc_method *met
 
 static enum epd_status redeem(struct epd *epd, const Epd__V1__FdGrant *g, struct epd_error *err)
 {
-    static const char *const kinds[] = {[EPDC_MAP_CHUNK] = "chunk",
-                                        [EPDC_MAP_STATUS] = "status",
-                                        [EPDC_MAP_DOORBELL] = "doorbell"};
+    static const char *const kinds[] = {
+        [EPDC_MAP_CHUNK] = "chunk", [EPDC_MAP_STATUS] = "status", [EPDC_MAP_DOORBELL] = "doorbell"};
     enum epdc_map_kind kind = EPDC_MAP_CHUNK;
     while (kind <= EPDC_MAP_DOORBELL && strcmp(kinds[kind], g->kind) != 0)
         kind++;
@@ -217,8 +216,10 @@ enum epd_status epd_open(const struct epd_open_options *options, struct epd **ou
     if (!out)
         return epdc_fail(err, EPD_EINVAL, "out is NULL");
     if (o->size != sizeof(*o))
-        return epdc_fail(err, EPD_EINVAL, "epd_open_options.size is %u, expected %zu: initialise "
-                         "it with EPD_OPEN_OPTIONS_INIT", o->size, sizeof(*o));
+        return epdc_fail(err, EPD_EINVAL,
+                         "epd_open_options.size is %u, expected %zu: initialise "
+                         "it with EPD_OPEN_OPTIONS_INIT",
+                         o->size, sizeof(*o));
     if (o->timeout_ns < 0)
         return epdc_fail(err, EPD_EINVAL, "timeout_ns is %lld, must be 0 (default) or more",
                          (long long)o->timeout_ns);

@@ -135,8 +135,11 @@ static void consumed_failure_keeps_the_epoch(void **state)
     struct epd_result r;
     fake_init(&f, 8);
     CHECK(fake_dispatch(&f, NULL) == EPD_OK);
-    const struct epd_completion c = {.kind = EPD_OP_DISPATCH, .status = EPD_ERANKLATE, .rank = 3,
-                                     .other_rank = -1, .flags = EPD_COMPLETION_EPOCH_CONSUMED};
+    const struct epd_completion c = {.kind = EPD_OP_DISPATCH,
+                                     .status = EPD_ERANKLATE,
+                                     .rank = 3,
+                                     .other_rank = -1,
+                                     .flags = EPD_COMPLETION_EPOCH_CONSUMED};
     fake_post_completion(&f, &c);
     CHECK(epd_poll(&f.lease, &r) == EPD_OK && r.status == EPD_ERANKLATE && r.epoch_consumed);
     CHECK(epd_lease_epoch(&f.lease) == 1);
@@ -179,8 +182,12 @@ static void order_error_names_the_epoch(void **state)
     fake_init(&f, 8);
     f.lease.next_epoch = 9;
     CHECK(fake_dispatch(&f, NULL) == EPD_OK);
-    const struct epd_completion c = {.kind = EPD_OP_DISPATCH, .status = EPD_EORDER, .epoch = 9,
-                                     .value = 4, .rank = -1, .other_rank = -1};
+    const struct epd_completion c = {.kind = EPD_OP_DISPATCH,
+                                     .status = EPD_EORDER,
+                                     .epoch = 9,
+                                     .value = 4,
+                                     .rank = -1,
+                                     .other_rank = -1};
     fake_post_completion(&f, &c);
     CHECK(epd_poll(&f.lease, &r) == EPD_OK && r.value == 4);
     CHECK(epd_lease_epoch(&f.lease) == 4);

@@ -67,14 +67,25 @@ static inline void fake_init(struct fake *f, uint32_t depth)
     f->lease.rank = 1;
     f->lease.owner = f->epd.owner;
     f->lease.epd = &f->epd;
-    f->lease.shape = (struct epd_shape){.ranks = 4, .experts = 8, .max_tokens = 8, .topk = 2,
-                                        .hidden = 16, .dtype = EPD_DTYPE_FP32,
+    f->lease.shape = (struct epd_shape){.ranks = 4,
+                                        .experts = 8,
+                                        .max_tokens = 8,
+                                        .topk = 2,
+                                        .hidden = 16,
+                                        .dtype = EPD_DTYPE_FP32,
                                         .mode = EPD_MODE_LL,
                                         .layout = EPD_LAYOUT_EXPERT_MAJOR};
-    f->dispatch = (struct epd_op){.lease = &f->lease, .kind = EPD_OP_DISPATCH, .sets = 2,
-                                  .desc_index = 3, .desc_generation = 7};
-    f->combine = (struct epd_op){.lease = &f->lease, .kind = EPD_OP_COMBINE, .sets = 2,
-                                 .desc_index = 4, .desc_generation = 8, .has_control = true};
+    f->dispatch = (struct epd_op){.lease = &f->lease,
+                                  .kind = EPD_OP_DISPATCH,
+                                  .sets = 2,
+                                  .desc_index = 3,
+                                  .desc_generation = 7};
+    f->combine = (struct epd_op){.lease = &f->lease,
+                                 .kind = EPD_OP_COMBINE,
+                                 .sets = 2,
+                                 .desc_index = 4,
+                                 .desc_generation = 8,
+                                 .has_control = true};
 }
 
 static inline void fake_fini(struct fake *f)
@@ -112,8 +123,13 @@ static inline void fake_post(struct fake *f, enum epd_status status)
 {
     const struct epd_entry *e = fake_next(f);
     CHECK(e != NULL);
-    struct epd_completion c = {.epoch = e->epoch, .tag = e->tag, .kind = e->kind,
-                               .status = status, .rank = -1, .other_rank = -1, .generation = 1,
+    struct epd_completion c = {.epoch = e->epoch,
+                               .tag = e->tag,
+                               .kind = e->kind,
+                               .status = status,
+                               .rank = -1,
+                               .other_rank = -1,
+                               .generation = 1,
                                .flags = status == EPD_OK ? EPD_COMPLETION_EPOCH_CONSUMED : 0};
     fake_post_completion(f, &c);
 }

@@ -29,10 +29,10 @@ struct broker {
     int listener;
     pthread_t thread;
     struct epd_fd_reply reply;
-    unsigned fds;      /* attached */
-    size_t bytes;      /* of the reply sent; 0: hang up without one */
-    unsigned hold_ms;  /* before it answers */
-    int got_fd;        /* -1: none came with the token */
+    unsigned fds;     /* attached */
+    size_t bytes;     /* of the reply sent; 0: hang up without one */
+    unsigned hold_ms; /* before it answers */
+    int got_fd;       /* -1: none came with the token */
     int token_right;
 };
 
@@ -46,7 +46,9 @@ static void *broker_main(void *arg)
         char bytes[CMSG_SPACE(4 * sizeof(int))];
     } control;
     struct iovec iov = {.iov_base = buf, .iov_len = sizeof(buf)};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = control.bytes,
                          .msg_controllen = sizeof(control.bytes)};
     ssize_t n = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC);
     b->token_right = n == EPD_TOKEN_BYTES && memcmp(buf, token, EPD_TOKEN_BYTES) == 0;
@@ -66,7 +68,8 @@ static void *broker_main(void *arg)
         msg.msg_control = control.bytes;
         msg.msg_controllen = CMSG_SPACE(b->fds * sizeof(int));
         c = CMSG_FIRSTHDR(&msg);
-        *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS,
+        *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET,
+                              .cmsg_type = SCM_RIGHTS,
                               .cmsg_len = CMSG_LEN(b->fds * sizeof(int))};
         memcpy(CMSG_DATA(c), fds, b->fds * sizeof(int));
     }
@@ -113,8 +116,11 @@ static enum epd_status redeem(struct broker *b, uint32_t expect_kind, int send_f
                               struct epd_error *err)
 {
     broker_start(b);
-    const struct epdc_redeem r = {.path = b->path, .token = token, .timeout_ns = 300000000,
-                                  .expect = expect_kind, .send_fd = send_fd};
+    const struct epdc_redeem r = {.path = b->path,
+                                  .token = token,
+                                  .timeout_ns = 300000000,
+                                  .expect = expect_kind,
+                                  .send_fd = send_fd};
     enum epd_status status = epdc_redeem(&r, fd_out, err);
     broker_stop(b);
     return status;
@@ -123,8 +129,8 @@ static enum epd_status redeem(struct broker *b, uint32_t expect_kind, int send_f
 static void grant(void **state)
 {
     (void)state;
-    struct broker b = {.reply = {.kind = EPD_FD_REPLY_GRANT}, .fds = 1,
-                       .bytes = sizeof(struct epd_fd_reply)};
+    struct broker b = {
+        .reply = {.kind = EPD_FD_REPLY_GRANT}, .fds = 1, .bytes = sizeof(struct epd_fd_reply)};
     struct epd_error err;
     int fd = -1;
     assert_int_equal(redeem(&b, EPD_FD_REPLY_GRANT, -1, &fd, &err), EPD_OK);
@@ -196,8 +202,11 @@ static void nobody_there(void **state)
     (void)state;
     char path[200];
     struct epd_error err;
-    struct epdc_redeem r = {.path = "/tmp/epd-no-such.fd", .token = token, .timeout_ns = 1000000,
-                            .expect = EPD_FD_REPLY_GRANT, .send_fd = -1};
+    struct epdc_redeem r = {.path = "/tmp/epd-no-such.fd",
+                            .token = token,
+                            .timeout_ns = 1000000,
+                            .expect = EPD_FD_REPLY_GRANT,
+                            .send_fd = -1};
     int fd = -1;
     assert_int_equal(epdc_redeem(&r, &fd, &err), EPD_EUNREACHABLE);
     memset(path, 'x', sizeof(path));
@@ -209,8 +218,8 @@ static void nobody_there(void **state)
 static int page_fd(uint64_t incarnation, uint32_t abi)
 {
     int fd = memfd_create("page", MFD_CLOEXEC);
-    const struct epd_status_page page = {.magic = EPD_STATUS_MAGIC, .abi = abi, .device = 1,
-                                         .incarnation = incarnation};
+    const struct epd_status_page page = {
+        .magic = EPD_STATUS_MAGIC, .abi = abi, .device = 1, .incarnation = incarnation};
     assert_int_equal(ftruncate(fd, EPD_STATUS_PAGE_BYTES), 0);
     assert_int_equal(pwrite(fd, &page, sizeof(page), 0), sizeof(page));
     return fd;
@@ -234,9 +243,8 @@ static void status_page_is_replaced(void **state)
     epdc_map_put(new);
     assert_int_equal(epdc_maps_add(&maps, EPDC_MAP_STATUS, 1, 0, page_fd(3, 77), &err),
                      EPD_EVERSION);
-    assert_int_equal(
-        epdc_maps_add(&maps, EPDC_MAP_STATUS, 2, 0, page_fd(3, EPD_ABI_VERSION), &err),
-        EPD_EINTERNAL);
+    assert_int_equal(epdc_maps_add(&maps, EPDC_MAP_STATUS, 2, 0, page_fd(3, EPD_ABI_VERSION), &err),
+                     EPD_EINTERNAL);
     assert_int_equal(epdc_maps_add(&maps, EPDC_MAP_CHUNK, 9, 1 << 20, page_fd(1, 1), &err),
                      EPD_EINTERNAL); /* smaller than granted */
     epdc_maps_fini(&maps, 0);

@@ -7,12 +7,12 @@
 
 #include "client/epd.h"
 
-#define TRAP(name)                                                                                \
-    __attribute__((visibility("default"))) void name(void);                                       \
-    void name(void)                                                                               \
-    {                                                                                             \
-        fprintf(stderr, "the program's own " #name " was called\n");                              \
-        abort();                                                                                  \
+#define TRAP(name)                                                                                 \
+    __attribute__((visibility("default"))) void name(void);                                        \
+    void name(void)                                                                                \
+    {                                                                                              \
+        fprintf(stderr, "the program's own " #name " was called\n");                               \
+        abort();                                                                                   \
     }
 TRAP(grpc_init)
 TRAP(grpc_shutdown)

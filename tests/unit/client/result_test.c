@@ -20,8 +20,8 @@ static void expect(const struct epd_result *r, const char *text)
 static void sentences(void **state)
 {
     (void)state;
-    struct epd_result r = {.epoch = 12, .kind = EPD_OP_DISPATCH, .rows = 34, .rank = -1,
-                           .other_rank = -1};
+    struct epd_result r = {
+        .epoch = 12, .kind = EPD_OP_DISPATCH, .rows = 34, .rank = -1, .other_rank = -1};
     expect(&r, "epoch 12: dispatch complete, 34 rows");
 
     r.status = EPD_ERANKLATE;
@@ -42,8 +42,13 @@ static void sentences(void **state)
     expect(&r, "epoch 12: combine failed: epoch failed: ranks disagree, ranks 3 and 5; all ranks "
                "must submit the same ops with the same tag in the same order");
 
-    r = (struct epd_result){.epoch = 7, .kind = EPD_OP_DISPATCH, .status = EPD_EINVAL, .rank = -1,
-                            .other_rank = -1, .phase = EPD_PHASE_VALIDATE, .field = EPD_FIELD_B,
+    r = (struct epd_result){.epoch = 7,
+                            .kind = EPD_OP_DISPATCH,
+                            .status = EPD_EINVAL,
+                            .rank = -1,
+                            .other_rank = -1,
+                            .phase = EPD_PHASE_VALIDATE,
+                            .field = EPD_FIELD_B,
                             .value = 99};
     expect(&r, "epoch 7: dispatch failed: invalid argument, b is 99 (phase validate); correct it "
                "and submit again");
@@ -63,8 +68,12 @@ static void sentences(void **state)
 static void short_buffers(void **state)
 {
     (void)state;
-    const struct epd_result r = {.status = EPD_ERANKLATE, .rank = 3, .phase = 250, .field = 250,
-                                 .kind = 250, .other_rank = -1};
+    const struct epd_result r = {.status = EPD_ERANKLATE,
+                                 .rank = 3,
+                                 .phase = 250,
+                                 .field = 250,
+                                 .kind = 250,
+                                 .other_rank = -1};
     char buf[300];
     for (size_t len = 0; len <= 200; len++) {
         memset(buf, '#', sizeof(buf));

@@ -11,7 +11,7 @@ fi
 
 shown=$(nm -D --defined-only "$lib" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort)
 listed=$(sed -n 's/^ *\(epd_[a-z_]*\);$/\1/p' "$root/client/epd.map" | sort)
-declared=$(cat "$root/client/epd.h" "$root/client/admin.h" | tr '\n' ' ' |
+declared=$(grep -hv "^#define" "$root/client/epd.h" "$root/client/admin.h" | tr '\n' ' ' |
     grep -o 'EPD_API [^;{(]*(' | sed 's/.*\(epd_[a-z_]*\)($/\1/' | sort)
 
 if [ "$shown" != "$listed" ]; then

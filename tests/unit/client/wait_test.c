@@ -7,8 +7,8 @@
 
 struct engine {
     struct fake *f;
-    uint64_t until;   /* posts this many, */
-    long pause_ns;    /* this long after each entry was seen */
+    uint64_t until; /* posts this many, */
+    long pause_ns;  /* this long after each entry was seen */
 };
 
 static void *engine_main(void *arg)
@@ -107,8 +107,10 @@ static void ticket_rules(void **state)
     CHECK(epd_wait_ticket(&f.lease, 5, 0, &r) == EPD_EINVAL); /* not issued */
     CHECK(epd_wait_ticket(&f.lease, 2, 0, &r) == EPD_ETIMEDOUT);
     CHECK(f.lease.consumed == 0); /* a timeout consumes nothing */
-    const struct epd_completion bad = {.kind = EPD_OP_DISPATCH, .status = EPD_ERANKLATE,
-                                       .epoch = 1, .flags = EPD_COMPLETION_EPOCH_CONSUMED};
+    const struct epd_completion bad = {.kind = EPD_OP_DISPATCH,
+                                       .status = EPD_ERANKLATE,
+                                       .epoch = 1,
+                                       .flags = EPD_COMPLETION_EPOCH_CONSUMED};
     fake_post_completion(&f, &bad);
     fake_post(&f, EPD_OK);
     CHECK(epd_wait_ticket(&f.lease, 2, 0, &r) == EPD_OK);
@@ -250,16 +252,11 @@ static void forked_child(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wakes_up),
-        cmocka_unit_test(pipelined),
-        cmocka_unit_test(deadline),
-        cmocka_unit_test(ticket_rules),
-        cmocka_unit_test(connection_closed),
-        cmocka_unit_test(session_ended_alone),
-        cmocka_unit_test(page_says_lost),
-        cmocka_unit_test(poll_learns_of_a_death),
-        cmocka_unit_test(engine_down),
-        cmocka_unit_test(damaged_ring),
+        cmocka_unit_test(wakes_up),          cmocka_unit_test(pipelined),
+        cmocka_unit_test(deadline),          cmocka_unit_test(ticket_rules),
+        cmocka_unit_test(connection_closed), cmocka_unit_test(session_ended_alone),
+        cmocka_unit_test(page_says_lost),    cmocka_unit_test(poll_learns_of_a_death),
+        cmocka_unit_test(engine_down),       cmocka_unit_test(damaged_ring),
         cmocka_unit_test(forked_child),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
