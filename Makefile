@@ -30,13 +30,14 @@ LAYERS := \
 
 # ---- flags: SAN=address,undefined or thread, FUZZ=1 and CC=clang come from the targets below ----
 SAN ?=
+FAULTS ?= 1
 FUZZ ?=
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
 # Sanitizers change what gcc can prove; the plain build is the one that must be clean. Clang's
 # -Wconversion means more than gcc's.
 WARN += $(if $(FUZZ),,-Wconversion -Wno-format-truncation) $(if $(SAN)$(FUZZ),,-Werror)
 # -ffp-contract=off: bit-equal results on every backend are a product feature.
-CPPDEFS := -D_GNU_SOURCE -DEPD_VERSION='"$(VERSION)"' -I. -isystem $(O)/gen
+CPPDEFS := -D_GNU_SOURCE $(if $(filter 0,$(FAULTS)),-DEPD_NO_FAULTS) -DEPD_VERSION='"$(VERSION)"' -I. -isystem $(O)/gen
 BASEFLAGS := -std=c11 $(CPPDEFS) -O2 -g -fPIC -fvisibility=hidden -ffp-contract=off \
     -fstack-protector-strong -MMD -MP
 INSTRUMENT := $(if $(FUZZ),-fsanitize=fuzzer-no-link$(comma)address,$(if $(SAN),-fsanitize=$(SAN)))

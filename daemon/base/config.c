@@ -109,7 +109,7 @@ static bool in_choices(const char *choices, const char *value)
     const size_t n = strlen(value);
     for (const char *at = choices; at != NULL; at = strchr(at, '|')) {
         at += *at == '|';
-        if (n > 0 && strncmp(at, value, n) == 0 && (at[n] == 0 || at[n] == '|'))
+        if (strcspn(at, "|") == n && n > 0 && strncmp(at, value, n) == 0)
             return true;
     }
     return false;
@@ -173,16 +173,44 @@ struct file {
     enum epd_status status;
 };
 
+/* "path:line"; of a long path the end, so that key and value still fit into the message. */
+static void say_where(const struct file *f, char *buf, size_t len)
+{
+    const size_t n = strlen(f->path), room = len - 16;
+    (void)snprintf(buf, len, "%s%s:%u", n > room ? "..." : "", f->path + (n > room ? n - room : 0),
+                   f->line);
+}
+
 static int on_key(void *user, const char *section, const char *name, const char *value)
 {
     struct file *f = user;
-    char where[200];
-    (void)snprintf(where, sizeof(where), "%.180s:%u", f->path, f->line);
-    if (section[0] != 0)
-        f->status = epd_fail(f->err, EPD_EINVAL, "%s: sections are not used ([%s])", where, section);
-    else
-        f->status = set(f->config, where, name, value != NULL ? value : "", f->err);
+    char where[80];
+    say_where(f, where, sizeof(where));
+    (void)section; /* refused before */
+    f->status = set(f->config, where, name, value != NULL ? value : "", f->err);
     return f->status == EPD_OK;
+}
+
+/* The packaged inih cuts lines at 200 bytes, and would take the rest for another line. */
+#define LINE_MAX_BYTES 199
+
+static enum epd_status on_line(struct file *f, const char *line, size_t len)
+{
+    char where[80];
+    const char *first = line + strspn(line, " \t\r\n");
+    say_where(f, where, sizeof(where));
+    if (*first == '#' || *first == ';')
+        return EPD_OK;
+    if (*first == '[')
+        return epd_fail(f->err, EPD_EINVAL, "%s: sections are not used: remove the line", where);
+    if (len > LINE_MAX_BYTES)
+        return epd_fail(f->err, EPD_EINVAL, "%s: the line has %zu bytes, at most %d", where, len,
+                        LINE_MAX_BYTES);
+    if (strlen(line) != len)
+        return epd_fail(f->err, EPD_EINVAL, "%s: the line contains a zero byte", where);
+    if (ini_parse_string(line, on_key, f) != 0 && f->status == EPD_OK)
+        return epd_fail(f->err, EPD_EINVAL, "%s: not of the form key = value", where);
+    return f->status;
 }
 
 /* One line at a time, because the packaged inih does not tell its handler the line. */
@@ -191,14 +219,16 @@ static enum epd_status load_file(struct epd_config *c, const char *path, struct 
     struct file f = {.config = c, .path = path, .err = err};
     char *line = NULL;
     size_t cap = 0;
+    ssize_t n;
     FILE *in = fopen(path, "re");
     if (in == NULL)
         return epd_fail_errno(err, "config file %s", path);
-    while (f.status == EPD_OK && getline(&line, &cap, in) >= 0) {
+    while (f.status == EPD_OK && (n = getline(&line, &cap, in)) >= 0) {
         f.line++;
-        if (ini_parse_string(line, on_key, &f) != 0 && f.status == EPD_OK)
-            f.status = epd_fail(err, EPD_EINVAL, "%s:%u: not of the form key = value", path, f.line);
+        f.status = on_line(&f, line, (size_t)n);
     }
+    if (f.status == EPD_OK && ferror(in))
+        f.status = epd_fail_errno(err, "config file %s", path);
     free(line);
     (void)fclose(in);
     return f.status;

@@ -87,8 +87,8 @@ void epd_log_write(enum epd_log_level level, const char *component, const char *
         n += (size_t)m;
     if (n > sizeof(line) - 2)
         n = sizeof(line) - 2;
-    for (size_t i = 0; i < n; i++) /* a peer's text must not forge a line */
-        if (line[i] == '\n' || line[i] == '\r')
+    for (size_t i = 0; i < n; i++) /* a peer's text must not forge a line or steer a terminal */
+        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
             line[i] = ' ';
     line[n++] = '\n';
     (void)!write(STDERR_FILENO, line, n); /* nowhere left to say that stderr is gone */

@@ -92,8 +92,12 @@ enum epd_status epd_fd_recv(int sock, void *buf, size_t cap, size_t *len_out, in
     if (overflow || (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
         while (n_fds > 0)
             epd_close_fd(&fds_out[--n_fds]);
-        return epd_fail(err, EPD_EINVAL, "datagram is larger than %zu bytes or %u descriptors", cap,
-                        fds_cap);
+        return epd_fail(err, EPD_EINVAL,
+                        (msg.msg_flags & MSG_TRUNC) != 0
+                            ? "datagram is larger than %zu bytes"
+                            : "datagram of %zu bytes lost descriptors: more than %u, or this "
+                              "process may open no more",
+                        (msg.msg_flags & MSG_TRUNC) != 0 ? cap : (size_t)n, fds_cap);
     }
     *len_out = (size_t)n;
     *n_fds_out = n_fds;

@@ -33,11 +33,28 @@ static void write_holder(int fd)
         (void)!pwrite(fd, text, (size_t)n, 0);
 }
 
+/* mkdir of the path's folder; its parent must exist. Failures show in the open that follows. */
+static void make_folder(const char *path)
+{
+    char folder[160];
+    (void)snprintf(folder, sizeof(folder), "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL || slash == folder)
+        return;
+    *slash = 0;
+    const mode_t old = umask(0022);
+    (void)mkdir(folder, 0755);
+    (void)umask(old);
+}
+
 enum epd_status epd_lock_take(const char *socket_path, unsigned wait_ms, int *fd_out,
                               struct epd_error *err)
 {
     char path[160];
-    (void)snprintf(path, sizeof(path), "%s.lock", socket_path);
+    const int n = snprintf(path, sizeof(path), "%s.lock", socket_path);
+    if (n < 0 || (size_t)n >= sizeof(path))
+        return epd_fail(err, EPD_EINVAL, "the socket path is too long: %.100s...", socket_path);
+    make_folder(path);
     EPD_AUTO_CLOSE int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return epd_fail_errno(err, "lock file %s", path);
@@ -46,11 +63,12 @@ enum epd_status epd_lock_take(const char *socket_path, unsigned wait_ms, int *fd
         if (errno != EWOULDBLOCK && errno != EINTR)
             return epd_fail_errno(err, "flock of %s", path);
         const pid_t holder = read_holder(fd);
-        const bool alive = holder <= 0 || kill(holder, 0) == 0 || errno == EPERM;
+        /* No number yet: the holder is about to write it. */
+        const bool alive = holder > 0 && (kill(holder, 0) == 0 || errno == EPERM);
         if (alive || epd_now_ns() >= deadline)
             return epd_fail(err, EPD_EBUSY,
-                            "%s is in use by pid %d: stop it or choose another --socket",
-                            socket_path, (int)holder);
+                            "%s is in use by pid %d%s: stop it or choose another --socket",
+                            socket_path, (int)holder, alive ? "" : " or its children");
         (void)nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
     write_holder(fd);
@@ -75,7 +93,8 @@ static enum epd_status set_owner(const char *path, mode_t mode, const char *grou
     return EPD_OK;
 }
 
-static enum epd_status clear_stale(const char *path, struct epd_error *err)
+/* EPD_OK when nothing stands at path, or a socket: a stale one, since we hold the lock. */
+static enum epd_status check_stale(const char *path, struct epd_error *err)
 {
     struct stat st;
     if (lstat(path, &st) != 0)
@@ -83,7 +102,7 @@ static enum epd_status clear_stale(const char *path, struct epd_error *err)
     if (!S_ISSOCK(st.st_mode))
         return epd_fail(err, EPD_EEXIST,
                         "%s exists and is no socket: remove it or choose another --socket", path);
-    return EPD_OK; /* stale (we hold the lock): rename replaces it */
+    return EPD_OK;
 }
 
 /* Bound under a private name first, so that the path never shows a socket with the umask's mode. */
@@ -95,13 +114,16 @@ static enum epd_status bind_at(struct epd_listener *l, const char *path, mode_t 
     if (n < 0 || (size_t)n >= sizeof(addr.sun_path))
         return epd_fail(err, EPD_EINVAL, "socket path %s is longer than %zu bytes", path,
                         sizeof(addr.sun_path) - 2);
+    enum epd_status status = check_stale(addr.sun_path, err);
+    if (status != EPD_OK)
+        return status;
     (void)unlink(addr.sun_path);
     const mode_t old = umask(0177);
     const int rc = bind(l->fd, (struct sockaddr *)&addr, sizeof(addr));
     (void)umask(old);
     if (rc != 0)
         return epd_fail_errno(err, "bind of %s", path);
-    enum epd_status status = set_owner(addr.sun_path, mode, group, err);
+    status = set_owner(addr.sun_path, mode, group, err);
     struct stat st;
     if (status == EPD_OK && listen(l->fd, 4096) != 0)
         status = epd_fail_errno(err, "listen on %s", path);
@@ -123,7 +145,7 @@ enum epd_status epd_listener_open(struct epd_listener *listener, const char *pat
                                   mode_t mode, const char *group, struct epd_error *err)
 {
     *listener = (struct epd_listener){.fd = -1};
-    enum epd_status status = clear_stale(path, err);
+    enum epd_status status = check_stale(path, err);
     if (status != EPD_OK)
         return status;
     listener->fd = socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

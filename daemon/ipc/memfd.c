@@ -6,12 +6,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/base/fault.h"
 #include "daemon/base/util.h"
 
 enum epd_status epd_memfd_create(const char *name, uint64_t bytes, bool final, int *fd_out,
                                  struct epd_error *err)
 {
-    EPD_AUTO_CLOSE int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    EPD_AUTO_CLOSE int fd = -1;
+    if (EPD_FAULT("memfd.create"))
+        errno = ENOMEM;
+    else
+        fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return epd_fail_errno(err, "memfd_create of %s", name);
     if (ftruncate(fd, (off_t)bytes) != 0)
@@ -33,7 +38,11 @@ enum epd_status epd_memfd_seal_future_write(int fd, struct epd_error *err)
 enum epd_status epd_memfd_map(int fd, uint64_t bytes, bool writable, void **base_out,
                               struct epd_error *err)
 {
-    void *base = mmap(NULL, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+    void *base = MAP_FAILED;
+    if (EPD_FAULT("memfd.map"))
+        errno = ENOMEM;
+    else
+        base = mmap(NULL, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED)
         return epd_fail_errno(err, "mmap of %llu bytes", (unsigned long long)bytes);
     *base_out = base;
@@ -51,6 +60,8 @@ enum epd_status epd_memfd_check_import(int fd, uint64_t bytes, struct epd_error 
     const int need = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     const int seals = fcntl(fd, F_GET_SEALS);
     struct stat st;
+    if (bytes == 0)
+        return epd_fail(err, EPD_EINVAL, "an import of 0 bytes");
     if (seals < 0)
         return epd_fail(err, EPD_EINVAL, "the file descriptor is not a memfd: create one with "
                                          "memfd_create(MFD_ALLOW_SEALING)");

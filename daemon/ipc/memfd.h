@@ -17,8 +17,9 @@ enum epd_status epd_memfd_map(int fd, uint64_t bytes, bool writable, void **base
                               struct epd_error *err);
 void epd_memfd_unmap(void *base, uint64_t bytes); /* NULL is fine */
 /* Foreign memory may be used only if it cannot vanish under us: a memfd, sealed against shrinking,
- * growing and sealing, at least `bytes` long, all pages allocated (no SIGBUS for want of memory;
- * holes are filled here). EPD_EINVAL names what is missing. */
+ * growing and sealing, not sealed against writing, at least `bytes` (> 0) long, all pages allocated
+ * (no SIGBUS for want of memory; holes are filled here, and one that the owner punches later reads
+ * as zeros). EPD_EINVAL names what is missing. */
 enum epd_status epd_memfd_check_import(int fd, uint64_t bytes, struct epd_error *err);
 
 #endif

@@ -148,7 +148,7 @@ def run_one(source, args, env):
 
 
 def report(source, result):
-    name = re.sub(r"^.*?tests/", "", source)
+    name = re.sub(r"^.*?tests/|\.c$", "", source)
     verdict = "FAIL" if result.failed else "ok" if result.passed else "skip"
     parts = [f"{n} {word}" for n, word in ((result.passed, "passed"), (result.failed, "failed"),
                                            (result.skipped, "skipped")) if n]
