@@ -1,0 +1,25 @@
+/* Frame guard: a relay between a client's socket and gRPC that reads HTTP/2 frame headers and cuts a
+ * connection off before its frames cost gRPC 1.51 memory it never gives back (rapid reset, stream
+ * floods, oversized frames). Runs on a thread of its own.
+ *
+ * Limits of a connection: the 24-byte preface within 5 s; at most 1024 streams open (HEADERS of the
+ * client minus ends of either side); RST_STREAM of both directions 200/s, burst 500; SETTINGS and
+ * PING of the client 100/s, burst 500; a client frame of at most 16384 bytes. */
+#ifndef EPD_RPC_GUARD_H
+#define EPD_RPC_GUARD_H
+
+#include "daemon/base/error.h"
+
+struct epd_guard;
+
+enum epd_status epd_guard_create(struct epd_guard **out, struct epd_error *err);
+/* Cuts all connections, joins the thread. NULL is fine. */
+void epd_guard_destroy(struct epd_guard *guard);
+/* Relay between *fd (taken over on success, -1 afterwards) and a new socket, *inner_out (owned by
+ * the caller). Thread-safe. */
+enum epd_status epd_guard_add(struct epd_guard *guard, int *fd, int *inner_out,
+                              struct epd_error *err);
+/* Connections cut off for breaking a limit, since create. Thread-safe. */
+unsigned epd_guard_cut(const struct epd_guard *guard);
+
+#endif
