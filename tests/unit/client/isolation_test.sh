@@ -12,6 +12,13 @@ for need in "$bin/epd" "$bin/epd-engine" "$lib/libepd.so" "$lib/libepd-rpc.so"; 
     fi
 done
 
+for used in $(nm -D --undefined-only "$lib/libepd-rpc.so" | grep -oE '\b(grpc|gpr)_[a-z_0-9]+'); do
+    grep -q "^TRAP($used)" "$root/tests/unit/client/isolation_host.c" || {
+        echo "libepd-rpc.so uses $used: add TRAP($used) to isolation_host.c"
+        exit 1
+    }
+done
+
 dir=$(mktemp -d /tmp/epd-isolation.XXXXXX)
 daemon=
 finish() {
