@@ -321,33 +321,75 @@ static enum epd_status run_layers(struct run *run)
     return status;
 }
 
-enum epd_status replay_run(struct ctl *ctl, const struct replay_plan *plan,
-                           struct replay_report *report, struct epd_error *err)
+static struct run *run_open(struct ctl *ctl, const struct replay_plan *plan,
+                            struct replay_report *report, struct epd_error *err)
 {
     struct run *run = calloc(1, sizeof(*run));
-    memset(report, 0, sizeof(*report));
-    if (run == NULL)
-        return ctl_fail(err, EPD_ENOMEM, "no memory");
+    if (run == NULL) {
+        (void)ctl_fail(err, EPD_ENOMEM, "no memory");
+        return NULL;
+    }
     run->ctl = ctl;
     run->plan = plan;
     run->report = report;
     run->err = err;
-    enum epd_status status = create_group(run);
-    const uint64_t start = now_ms();
-    if (status == EPD_OK)
-        status = run_layers(run);
-    report->seconds = (double)(now_ms() - start) / 1000.0;
-    for (uint32_t i = 0; i < plan->clients; i++) {
+    return run;
+}
+
+static void run_close(struct run *run)
+{
+    for (uint32_t i = 0; i < run->plan->clients; i++) {
         const struct replay_command quit = {.verb = REPLAY_QUIT};
         if (run->clients[i].pid != 0)
             (void)send(run->clients[i].fd, &quit, sizeof(quit), MSG_NOSIGNAL);
     }
-    for (uint32_t i = 0; i < plan->clients; i++)
+    for (uint32_t i = 0; i < run->plan->clients; i++)
         reap(&run->clients[i]);
     if (run->group != 0)
         (void)epd_group_destroy(run->epd, run->group, 1, NULL);
     epd_close(run->epd);
     free(run);
+}
+
+enum epd_status replay_run(struct ctl *ctl, const struct replay_plan *plan,
+                           struct replay_report *report, struct epd_error *err)
+{
+    memset(report, 0, sizeof(*report));
+    struct run *run = run_open(ctl, plan, report, err);
+    if (run == NULL)
+        return EPD_ENOMEM;
+    enum epd_status status = create_group(run);
+    const uint64_t start = now_ms();
+    if (status == EPD_OK)
+        status = run_layers(run);
+    report->seconds = (double)(now_ms() - start) / 1000.0;
+    run_close(run);
+    return status;
+}
+
+enum epd_status replay_loop(struct ctl *ctl, const struct replay_plan *plan, uint32_t iterations,
+                            struct replay_result *results, struct epd_error *err)
+{
+    struct run *run = run_open(ctl, plan, NULL, err);
+    if (run == NULL)
+        return EPD_ENOMEM;
+    enum epd_status status = create_group(run);
+    if (status == EPD_OK)
+        status = start_missing(run);
+    for (uint32_t i = 0; status == EPD_OK && i < plan->clients; i++) {
+        const struct replay_command m = {.verb = REPLAY_LOOP, .iterations = iterations};
+        run->clients[i].busy =
+            send(run->clients[i].fd, &m, sizeof(m), MSG_NOSIGNAL) == (ssize_t)sizeof(m);
+    }
+    if (status == EPD_OK)
+        status = collect(run);
+    if (status == EPD_OK)
+        status = check_failed(run);
+    if (status == EPD_OK && why_again(run) != NULL)
+        status = ctl_fail(err, EPD_EINTERNAL, "%s", why_again(run));
+    for (uint32_t i = 0; i < plan->clients; i++)
+        results[i] = run->clients[i].result;
+    run_close(run);
     return status;
 }
 

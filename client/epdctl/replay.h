@@ -53,11 +53,12 @@ struct oracle_shape replay_shape(const struct replay_plan *plan);
 
 /* ---- coordinator <-> worker ---- */
 
-enum replay_verb { REPLAY_STEP = 1, REPLAY_QUIT = 2 };
+enum replay_verb { REPLAY_STEP = 1, REPLAY_QUIT = 2, REPLAY_LOOP = 3 };
 struct replay_command {
     uint32_t verb;
     uint32_t layer; /* index in plan->layers */
     uint32_t step;
+    uint32_t iterations; /* LOOP: the step's ops again and again, without checks or experts */
 };
 enum replay_outcome {
     REPLAY_READY = 1,  /* attached and bound */
@@ -70,7 +71,8 @@ struct replay_result {
     uint32_t mismatches;
     uint64_t tokens, rows, selections;
     uint32_t n_ranks;
-    uint32_t dispatch_us10[EPD_MAX_RANKS], combine_us10[EPD_MAX_RANKS]; /* tenths of us */
+    uint32_t dispatch_us10[EPD_MAX_RANKS], combine_us10[EPD_MAX_RANKS]; /* tenths of us; LOOP: p50 */
+    uint32_t dispatch_p99[EPD_MAX_RANKS], combine_p99[EPD_MAX_RANKS];   /* LOOP, tenths of us */
     char text[256]; /* why, or the first mismatch */
 };
 

@@ -206,6 +206,69 @@ static void run_step(struct worker *w, const struct replay_command *command)
     replay_inputs_free(&w->inputs);
 }
 
+/* ---- the timed loop of `epdctl bench` ---- */
+
+#define WARM_UP 10u
+
+static int by_value(const void *a, const void *b)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void percentiles(uint32_t *samples, uint32_t n, uint32_t *p50, uint32_t *p99)
+{
+    qsort(samples, n, sizeof(*samples), by_value);
+    *p50 = samples[n / 2];
+    if (p99 != NULL)
+        *p99 = samples[(uint64_t)n * 99 / 100];
+}
+
+/* samples: [2, seats, iterations] */
+static bool loop_ops(struct worker *w, uint32_t iterations, uint32_t *samples)
+{
+    for (uint32_t i = 0; i < iterations + WARM_UP; i++) {
+        const uint32_t at = i < WARM_UP ? 0 : i - WARM_UP;
+        for (uint32_t combine = 0; combine < 2; combine++) {
+            uint32_t us10[EPD_MAX_RANKS];
+            if (!submit_all(w, combine != 0) || !wait_all(w, us10))
+                return false;
+            for (uint32_t s = 0; s < w->n_seats; s++)
+                samples[((uint64_t)combine * w->n_seats + s) * iterations + at] = us10[s];
+        }
+    }
+    return true;
+}
+
+static void run_loop(struct worker *w, const struct replay_command *command)
+{
+    const uint32_t n = command->iterations;
+    const struct trace_layer *layer =
+        trace_find(&w->plan->trace, w->plan->layers[command->layer]);
+    memset(&w->result, 0, sizeof(w->result));
+    w->result.outcome = REPLAY_DONE;
+    w->result.n_ranks = w->n_seats;
+    uint32_t *samples = calloc(2ull * w->n_seats * n + 1, sizeof(*samples));
+    if (samples == NULL || !replay_inputs_init(&w->inputs, w->plan, layer, command->step)) {
+        free(samples);
+        (void)fail(w, "loop", "out of memory");
+        return;
+    }
+    for (uint32_t i = 0; i < w->n_seats; i++)
+        replay_seat_fill(&w->seats[i], w->plan, input_of(w, i));
+    if (loop_ops(w, n, samples)) {
+        count(w);
+        for (uint32_t s = 0; s < w->n_seats; s++) {
+            percentiles(samples + (uint64_t)s * n, n, &w->result.dispatch_us10[s],
+                        &w->result.dispatch_p99[s]);
+            percentiles(samples + (uint64_t)(w->n_seats + s) * n, n, &w->result.combine_us10[s],
+                        &w->result.combine_p99[s]);
+        }
+    }
+    replay_inputs_free(&w->inputs);
+    free(samples);
+}
+
 /* ---- attach ---- */
 
 static bool attach(struct worker *w)
@@ -251,9 +314,12 @@ int replay_worker_run(struct ctl *ctl, const struct replay_plan *plan)
         ssize_t n = recv(plan->fd, &command, sizeof(command), 0);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n != (ssize_t)sizeof(command) || command.verb != REPLAY_STEP)
+        if (n != (ssize_t)sizeof(command) || command.verb == REPLAY_QUIT)
             break; /* told to quit, or the coordinator is gone */
-        run_step(w, &command);
+        if (command.verb == REPLAY_LOOP)
+            run_loop(w, &command);
+        else
+            run_step(w, &command);
         ok = send_result(w) && w->result.outcome != REPLAY_FAILED;
     }
     for (uint32_t i = 0; i < w->n_seats; i++)
