@@ -14,8 +14,8 @@
 #define EPD_SOCKPATH_FD_SUFFIX ".fd"
 #define EPD_SOCKPATH_LOCK_SUFFIX ".lock"
 
-/* Write the path into buf[len]. flag and config may be NULL or "". 0 on success; -1: *problem_out is
- * a static text that names the remedy. The longest companion (".lock") fits too. */
+/* Write the path into buf[len]. flag and config may be NULL or "". 0 on success; -1: *problem_out
+ * is a static text that names the remedy. The longest companion (".lock") fits too. */
 static inline int epd_socket_path(const char *flag, const char *config, char *buf, size_t len,
                                   const char **problem_out)
 {

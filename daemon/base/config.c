@@ -29,7 +29,8 @@ static const struct key g_keys[] = {
      "path of the control socket; empty: EPD_SOCKET, /run/epd/epd.sock as root, else "
      "$XDG_RUNTIME_DIR/epd/epd.sock"},
     {"socket_mode", OCTAL, AT(socket_mode), "0660", 0, 0777, NULL, "mode of the sockets"},
-    {"socket_group", STRING, AT(socket_group), "", 0, 0, NULL, "group of the sockets; empty: as is"},
+    {"socket_group", STRING, AT(socket_group), "", 0, 0, NULL,
+     "group of the sockets; empty: as is"},
     {"backend", CHOICE, AT(backend), "auto", 0, 0, "auto|host|cuda", "where the engines run"},
     {"devices", NUMBER, AT(devices), "1", 1, 16, NULL, "host devices (engines)"},
     {"workers", NUMBER, AT(workers), "1", 0, 64, NULL,

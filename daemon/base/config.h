@@ -18,7 +18,7 @@ struct epd_config {
     char *log_level;
     char *node_name;
     char *engine_path;
-    char *placement; /* block | roundrobin */
+    char *placement;   /* block | roundrobin */
     char *frame_guard; /* auto | on | off */
     char *health_tcp;
     char *admin_group;

@@ -19,9 +19,9 @@ enum epd_status epd_fail(struct epd_error *err, enum epd_status status, const ch
 enum epd_status epd_fail_errno(struct epd_error *err, const char *fmt, ...)
 {
     const int saved = errno;
-    enum epd_status status = saved == ENOMEM                       ? EPD_ENOMEM
+    enum epd_status status = saved == ENOMEM                      ? EPD_ENOMEM
                              : saved == EMFILE || saved == ENFILE ? EPD_ELIMIT
-                                                                   : EPD_ESYS;
+                                                                  : EPD_ESYS;
     if (err != NULL) {
         va_list args;
         err->status = status;

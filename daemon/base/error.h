@@ -15,12 +15,12 @@ epd_fail(struct epd_error *err, enum epd_status status, const char *fmt, ...);
 
 /* As epd_fail, with status EPD_ESYS (EPD_ENOMEM for ENOMEM, EPD_ELIMIT for EMFILE/ENFILE) and
  * ": <strerror(errno)>" appended. Preserves errno. */
-__attribute__((format(printf, 2, 3))) enum epd_status
-epd_fail_errno(struct epd_error *err, const char *fmt, ...);
+__attribute__((format(printf, 2, 3))) enum epd_status epd_fail_errno(struct epd_error *err,
+                                                                     const char *fmt, ...);
 
 /* Put "<prefix>: " in front of err's message (truncating at the end). Returns err's status. */
-__attribute__((format(printf, 2, 3))) enum epd_status
-epd_fail_prefix(struct epd_error *err, const char *fmt, ...);
+__attribute__((format(printf, 2, 3))) enum epd_status epd_fail_prefix(struct epd_error *err,
+                                                                      const char *fmt, ...);
 
 /* Static strings, never NULL; unknown codes give "unknown status". */
 const char *epd_status_name(enum epd_status status); /* "EINVAL" */

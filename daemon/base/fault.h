@@ -19,8 +19,8 @@
 /* Count a passage of the point; true when it shall fail. The environment is read once, at the first
  * call; malformed entries are reported on the log and ignored. */
 bool epd_fault_hit(const char *name);
-/* Replace what is set ("" or NULL: nothing); counting starts anew. For tests; no other thread may be
- * inside a point. */
+/* Replace what is set ("" or NULL: nothing); counting starts anew. For tests; no other thread may
+ * be inside a point. */
 void epd_fault_set(const char *faults);
 
 #endif

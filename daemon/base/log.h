@@ -24,10 +24,10 @@ int epd_log_level_parse(const char *name, enum epd_log_level *level_out);
 __attribute__((format(printf, 3, 4))) void
 epd_log_write(enum epd_log_level level, const char *component, const char *fmt, ...);
 
-#define epd_log_at(level, ...)                                                                    \
-    do {                                                                                          \
-        if ((level) <= epd_log_get_level())                                                       \
-            epd_log_write((level), EPD_LOG_COMPONENT, __VA_ARGS__);                               \
+#define epd_log_at(level, ...)                                                                     \
+    do {                                                                                           \
+        if ((level) <= epd_log_get_level())                                                        \
+            epd_log_write((level), EPD_LOG_COMPONENT, __VA_ARGS__);                                \
     } while (0)
 #define log_error(...) epd_log_at(EPD_LOG_ERROR, __VA_ARGS__)
 #define log_warn(...) epd_log_at(EPD_LOG_WARN, __VA_ARGS__)
@@ -41,16 +41,16 @@ struct epd_log_limit {
     unsigned dropped;
 };
 int epd_log_limit_pass(struct epd_log_limit *limit, unsigned interval_ms, unsigned *dropped_out);
-#define log_limited(level, interval_ms, ...)                                                      \
-    do {                                                                                          \
-        static struct epd_log_limit limit_;                                                       \
-        unsigned dropped_ = 0;                                                                    \
-        if ((level) <= epd_log_get_level() &&                                                     \
-            epd_log_limit_pass(&limit_, (interval_ms), &dropped_)) {                              \
-            epd_log_write((level), EPD_LOG_COMPONENT, __VA_ARGS__);                               \
-            if (dropped_)                                                                         \
-                epd_log_write((level), EPD_LOG_COMPONENT, "suppressed lines %u", dropped_);       \
-        }                                                                                         \
+#define log_limited(level, interval_ms, ...)                                                       \
+    do {                                                                                           \
+        static struct epd_log_limit limit_;                                                        \
+        unsigned dropped_ = 0;                                                                     \
+        if ((level) <= epd_log_get_level() &&                                                      \
+            epd_log_limit_pass(&limit_, (interval_ms), &dropped_)) {                               \
+            epd_log_write((level), EPD_LOG_COMPONENT, __VA_ARGS__);                                \
+            if (dropped_)                                                                          \
+                epd_log_write((level), EPD_LOG_COMPONENT, "suppressed lines %u", dropped_);        \
+        }                                                                                          \
     } while (0)
 
 #endif

@@ -15,8 +15,7 @@ void epd_notify(const char *fmt, ...)
 {
     const char *path = getenv("NOTIFY_SOCKET");
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    if (path == NULL || (path[0] != '/' && path[0] != '@') ||
-        strlen(path) >= sizeof(addr.sun_path))
+    if (path == NULL || (path[0] != '/' && path[0] != '@') || strlen(path) >= sizeof(addr.sun_path))
         return;
     memcpy(addr.sun_path, path, strlen(path));
     if (path[0] == '@') /* abstract */

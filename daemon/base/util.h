@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #define EPD_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
-#define EPD_CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+#define EPD_CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 /* Monotonic time in ns (CLOCK_MONOTONIC). */
 uint64_t epd_now_ns(void);
@@ -28,8 +28,7 @@ static inline int epd_steal_fd(int *fd)
 void epd_random_bytes(void *buf, size_t n);
 
 /* Invariants of our own code, on in release builds; never for input. Logs and aborts. */
-#define epd_assert(cond)                                                                          \
-    ((cond) ? (void)0 : epd_assert_failed(#cond, __FILE__, __LINE__))
+#define epd_assert(cond) ((cond) ? (void)0 : epd_assert_failed(#cond, __FILE__, __LINE__))
 __attribute__((noreturn)) void epd_assert_failed(const char *cond, const char *file, int line);
 
 #endif

@@ -85,8 +85,9 @@ static enum epd_status set_owner(const char *path, mode_t mode, const char *grou
         return EPD_OK;
     const struct group *gr = getgrnam(group);
     if (gr == NULL)
-        return epd_fail(err, EPD_ENOENT, "socket_group %s does not exist: create it or clear the "
-                                         "setting",
+        return epd_fail(err, EPD_ENOENT,
+                        "socket_group %s does not exist: create it or clear the "
+                        "setting",
                         group);
     if (chown(path, (uid_t)-1, gr->gr_gid) != 0)
         return epd_fail_errno(err, "chown of %s to group %s", path, group);

@@ -1,5 +1,5 @@
-/* A unix socket that is exactly ours: guarded by a lock file, with exact mode and group whatever the
- * umask, replacing only a stale socket, never a live one and never another kind of file. */
+/* A unix socket that is exactly ours: guarded by a lock file, with exact mode and group whatever
+ * the umask, replacing only a stale socket, never a live one and never another kind of file. */
 #ifndef EPD_IPC_LISTENER_H
 #define EPD_IPC_LISTENER_H
 

@@ -63,16 +63,18 @@ enum epd_status epd_memfd_check_import(int fd, uint64_t bytes, struct epd_error 
     if (bytes == 0)
         return epd_fail(err, EPD_EINVAL, "an import of 0 bytes");
     if (seals < 0)
-        return epd_fail(err, EPD_EINVAL, "the file descriptor is not a memfd: create one with "
-                                         "memfd_create(MFD_ALLOW_SEALING)");
+        return epd_fail(err, EPD_EINVAL,
+                        "the file descriptor is not a memfd: create one with "
+                        "memfd_create(MFD_ALLOW_SEALING)");
     if ((seals & need) != need)
         return epd_fail(err, EPD_EINVAL,
                         "the memfd lacks seals (has 0x%x): add F_SEAL_SHRINK | F_SEAL_GROW | "
                         "F_SEAL_SEAL",
                         (unsigned)seals);
     if ((seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0)
-        return epd_fail(err, EPD_EINVAL, "the memfd is sealed against writing: leave out "
-                                         "F_SEAL_WRITE and F_SEAL_FUTURE_WRITE");
+        return epd_fail(err, EPD_EINVAL,
+                        "the memfd is sealed against writing: leave out "
+                        "F_SEAL_WRITE and F_SEAL_FUTURE_WRITE");
     if (fstat(fd, &st) != 0)
         return epd_fail_errno(err, "fstat of the memfd");
     if (st.st_size < 0 || (uint64_t)st.st_size < bytes)

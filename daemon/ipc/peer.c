@@ -33,8 +33,8 @@ bool epd_peer_in_group(const struct epd_peer *peer, const char *group)
     struct group gr, *found = NULL;
     struct passwd pw, *user = NULL;
     char buf[16384], names[4096];
-    if (group == NULL || group[0] == 0 ||
-        getgrnam_r(group, &gr, buf, sizeof(buf), &found) != 0 || found == NULL)
+    if (group == NULL || group[0] == 0 || getgrnam_r(group, &gr, buf, sizeof(buf), &found) != 0 ||
+        found == NULL)
         return false;
     const gid_t want = found->gr_gid;
     if (peer->gid == want)

@@ -49,7 +49,8 @@ static void precedence(void **state)
 {
     (void)state;
     struct epd_config c;
-    static const char file[] = "devices = 2\nworkers = 2\nspin-us = 2\n; comment\n\n# another = one\n";
+    static const char file[] =
+        "devices = 2\nworkers = 2\nspin-us = 2\n; comment\n\n# another = one\n";
     put_file(file, sizeof(file) - 1);
     (void)setenv("EPD_WORKERS", "3", 1);
     (void)setenv("EPD_SPIN_US", "3", 1);

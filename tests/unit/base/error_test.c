@@ -43,7 +43,8 @@ static void errno_is_told_and_kept(void **state)
     static const struct {
         int errnum;
         enum epd_status status;
-    } rows[] = {{EACCES, EPD_ESYS}, {ENOMEM, EPD_ENOMEM}, {EMFILE, EPD_ELIMIT}, {ENFILE, EPD_ELIMIT}};
+    } rows[] = {
+        {EACCES, EPD_ESYS}, {ENOMEM, EPD_ENOMEM}, {EMFILE, EPD_ELIMIT}, {ENFILE, EPD_ELIMIT}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct epd_error err;
         char want[128];
@@ -79,8 +80,8 @@ static void table_is_complete(void **state)
     assert_int_equal(epd_status_scope(EPD_EGENERATION), EPD_SCOPE_GROUP);
     assert_string_equal(epd_status_text((enum epd_status)(-999)), "unknown status");
     assert_int_equal(epd_status_grpc((enum epd_status)(-999)), 2);
-#define DISTINCT(name, value, text, grpc, scope)                                                  \
-    assert_string_equal(epd_status_name(EPD_##name), #name);                                      \
+#define DISTINCT(name, value, text, grpc, scope)                                                   \
+    assert_string_equal(epd_status_name(EPD_##name), #name);                                       \
     assert_true((value) <= 0 && (grpc) >= 0 && (grpc) <= 16);
     EPD_STATUS_MAP(DISTINCT)
 #undef DISTINCT
@@ -89,8 +90,10 @@ static void table_is_complete(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fail_writes_status_and_message), cmocka_unit_test(long_messages_are_cut),
-        cmocka_unit_test(errno_is_told_and_kept),         cmocka_unit_test(prefix_goes_in_front),
+        cmocka_unit_test(fail_writes_status_and_message),
+        cmocka_unit_test(long_messages_are_cut),
+        cmocka_unit_test(errno_is_told_and_kept),
+        cmocka_unit_test(prefix_goes_in_front),
         cmocka_unit_test(table_is_complete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -155,7 +155,8 @@ static void threads_do_not_mix_lines(void **state)
         (void)pthread_join(threads[i], NULL);
     unsigned n = 0;
     (void)text();
-    for (char *save, *line = strtok_r(g_text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+    for (char *save, *line = strtok_r(g_text, "\n", &save); line;
+         line = strtok_r(NULL, "\n", &save)) {
         assert_string_equal(line + strlen(line) - 4, " end");
         n++;
     }

@@ -220,8 +220,12 @@ static void killed_sender(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        T(descriptors_are_the_same_files), T(sixteen_fit_and_no_more),      T(too_large_leaks_nothing),
-        T(foreign_senders_leak_nothing),   T(descriptor_limit_is_an_error), T(ends_are_told_apart),
+        T(descriptors_are_the_same_files),
+        T(sixteen_fit_and_no_more),
+        T(too_large_leaks_nothing),
+        T(foreign_senders_leak_nothing),
+        T(descriptor_limit_is_an_error),
+        T(ends_are_told_apart),
         T(killed_sender),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -263,10 +263,14 @@ static void folder_is_made(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        T(mode_is_exact_whatever_the_umask), T(group_is_set_or_named),
-        T(stale_sockets_go_other_files_stay), T(close_leaves_a_successors_socket),
-        T(lock_names_its_holder), T(lock_waits_for_orphans),
-        T(lock_is_no_symbolic_link), T(folder_is_made),
+        T(mode_is_exact_whatever_the_umask),
+        T(group_is_set_or_named),
+        T(stale_sockets_go_other_files_stay),
+        T(close_leaves_a_successors_socket),
+        T(lock_names_its_holder),
+        T(lock_waits_for_orphans),
+        T(lock_is_no_symbolic_link),
+        T(folder_is_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
