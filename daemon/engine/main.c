@@ -90,7 +90,7 @@ int main(int argc, char **argv)
         (void)puts("epd-engine " EPD_VERSION);
         return 0;
     }
-    if (argc != 1 || !started_by_supervisor()) {
+    if (argc > 2 || !started_by_supervisor()) { /* argv[1]: the device, for people who read ps */
         (void)fputs("epd-engine is started by epd, not by hand: start `epd` instead\n", stderr);
         return 2;
     }
