@@ -83,8 +83,10 @@ static void on_down(void *arg, struct epd_device *device)
     uint32_t cursor = 0;
     epd_device_info(device, &info);
     (void)snprintf(name, sizeof(name), "%u", index);
-    core->counters.engine_restarts++;
-    epd_events_add(core->events, "device", name, "down: %s", info.cause);
+    if (!core->stopping) {
+        core->counters.engine_restarts++;
+        epd_events_add(core->events, "device", name, "down: %s", info.cause);
+    }
     for (unsigned i = 0; i < core->n_devices; i++)
         if (i != index)
             send_peer(core->device[i], device, EPD_MSG_PEER_GONE);
@@ -120,6 +122,20 @@ static void end_sessions(struct epd_core *core)
         epd_session_end(s, "the daemon stops");
 }
 
+/* What is left after the sessions: groups, whose engines are gone. */
+static void drop_groups(struct epd_core *core)
+{
+    uint32_t cursor = 0;
+    for (struct epd_group *g; (g = epd_handles_next(&core->groups, &cursor)) != NULL;) {
+        const struct epd_cause cause = {.status = EPD_ERESET, .rank = -1, .other_rank = -1};
+        g->destroy = true;
+        g->refs++;
+        epd_change_begin(g, &cause, "the daemon stops");
+        epd_change_end_if_due(g);
+        epd_group_put(g);
+    }
+}
+
 static void check_stopped(struct epd_core *core)
 {
     void (*stopped)(void *arg) = core->stopped;
@@ -130,6 +146,7 @@ static void check_stopped(struct epd_core *core)
         return;
     core->stopped = NULL;
     end_sessions(core);
+    drop_groups(core);
     epd_broker_close(core->broker);
     core->broker = NULL;
     stopped(core->stopped_arg);
@@ -248,30 +265,16 @@ void epd_core_stop(struct epd_core *core, void (*stopped)(void *arg), void *arg)
     epd_core_drain(core);
     core->stopped = stopped;
     core->stopped_arg = arg;
+    core->stopping = true;
     (void)uv_timer_stop(&core->start_timer); /* always succeeds */
     for (unsigned i = 0; i < core->n_devices; i++)
         epd_device_stop(core->device[i], STOP_GRACE_MS);
-    core->stopping = true;
     check_stopped(core);
 }
 
 static void on_core_closed(uv_handle_t *handle)
 {
     free(handle->data);
-}
-
-/* What is left after the sessions: groups, whose engines are gone. */
-static void drop_groups(struct epd_core *core)
-{
-    uint32_t cursor = 0;
-    for (struct epd_group *g; (g = epd_handles_next(&core->groups, &cursor)) != NULL;) {
-        const struct epd_cause cause = {.status = EPD_ERESET, .rank = -1, .other_rank = -1};
-        g->destroy = true;
-        g->refs++;
-        epd_change_begin(g, &cause, "the daemon stops");
-        epd_change_end_if_due(g);
-        epd_group_put(g);
-    }
 }
 
 void epd_core_destroy(struct epd_core *core)

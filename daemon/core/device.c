@@ -146,6 +146,8 @@ static void incarnation_over(struct epd_device *d)
     d->link = NULL;
     mark_dead(d);
     epd_link_close(link);
+    if (stopping)
+        d->owner.down(d->owner.arg, d);
     set_state(d, EV_REAPED);
     if (stopping)
         return;
