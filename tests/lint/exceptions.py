@@ -1,9 +1,9 @@
 """tests/lint/exceptions.txt: one exception a line, `CHECK WHERE REASON...`; # starts a comment.
-CHECK is size (WHERE: a file) or function-size (WHERE: file:function)."""
+CHECK is size or header (WHERE: a file), function-size (file:function) or tidy (file:check)."""
 
 import fnmatch
 
-CHECKS = ("size", "function-size")
+CHECKS = ("size", "header", "function-size", "tidy")
 
 
 def load(path):

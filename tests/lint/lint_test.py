@@ -152,6 +152,12 @@ class Tidy(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn("'g'", output)
 
+    def test_exception_excuses_one_check(self):
+        null = "int f(void)\n{\n    int *p = 0;\n    return *p;\n}\n"
+        line = "tidy *a.c:{0} the model is wrong here\n"
+        self.assertEqual(self.run_on(null, line.format("clang-analyzer-core.NullDereference"))[0], 0)
+        self.assertEqual(self.run_on(null, line.format("bugprone-infinite-loop"))[0], 1)
+
     def test_a_file_that_does_not_compile_fails(self):
         self.assertEqual(self.run_on("int f(\n")[0], 1)
 
