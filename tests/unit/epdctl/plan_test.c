@@ -37,7 +37,7 @@ static int setup(void **state)
                                "2,0,0,0,1\n2,0,1,1,1\n2,0,2,2,1\n2,0,3,3,1\n2,0,4,0,1\n";
     assert_int_equal(write(fd, text, sizeof(text) - 1), sizeof(text) - 1);
     close(fd);
-    (void)freopen("/dev/null", "w", stderr); /* usage texts are expected */
+    assert_non_null(freopen("/dev/null", "w", stderr)); /* usage texts are expected */
     return 0;
 }
 static int teardown(void **state)
