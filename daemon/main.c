@@ -29,7 +29,7 @@
 #define LOCK_WAIT_MS 2000u
 #define LISTEN_LATE_MS 1000u /* the sockets open by then even when an engine does not start */
 #define DRAIN_POLL_MS 20u
-#define RPC_GRACE_MS 1000u
+#define RPC_GRACE_MS 200u /* all calls are answered by then; idle clients see no GOAWAY */
 #define RESUME_MS 100u
 #define ACCEPT_BATCH 64u
 

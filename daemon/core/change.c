@@ -115,7 +115,7 @@ static void start(struct epd_group *g, const struct epd_cause *cause, const char
     (void)snprintf(g->cause_text, sizeof(g->cause_text), "%s", text);
     epd_group_set_state(g, EPD_GROUP_EV_CHANGE);
     g->core->counters.generation_changes++;
-    log_info("group %s: generation changes: %s", g->name, text);
+    log_debug("group %s: generation changes: %s", g->name, text);
     g->unrevoked = 0;
     EPD_FOR_DEVICES (d, g->devices)
         if (may_write(g->core->device[d]))

@@ -473,11 +473,8 @@ void epd_device_info(const struct epd_device *d, struct epd_device_info *out)
     *out = (struct epd_device_info){
         .index = d->options.index,
         .workers = d->options.workers,
-        .seats = d->stats.seats,
         .state = epd_device_state_name(d),
         .incarnation = d->incarnation,
-        .chunks = d->stats.chunks,
-        .chunk_bytes = d->stats.chunk_bytes,
         .rss_bytes = d->stats.rss_bytes,
         .restarts = d->restarts,
         .pid = d->pid,

@@ -84,9 +84,11 @@ uint64_t epd_device_incarnation(const struct epd_device *device);
 const int *epd_device_fds(const struct epd_device *device);
 
 struct epd_device_info {
-    unsigned index, workers, seats;
+    unsigned index, workers;
+    unsigned seats; /* this and chunks are left 0: the owner's books have them (status.h) */
     const char *state;
-    uint64_t incarnation, chunks, chunk_bytes, ops, tasks, wakeups, rss_bytes;
+    uint64_t chunks, chunk_bytes;
+    uint64_t incarnation, ops, tasks, wakeups, rss_bytes;
     unsigned restarts;
     pid_t pid; /* 0: none */
     char cause[160]; /* of the last restart */

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "daemon/base/util.h"
@@ -34,6 +35,19 @@ void epd_events_destroy(struct epd_events *events)
     free(events);
 }
 
+/* Cut off a UTF-8 sequence that the end of the buffer has split. */
+static void trim(char *text, size_t cap)
+{
+    size_t n = strlen(text);
+    if (n + 1 < cap)
+        return;
+    while (n > 0 && ((unsigned char)text[n - 1] & 0xc0) == 0x80)
+        n--;
+    if (n > 0 && (unsigned char)text[n - 1] >= 0xc0)
+        n--;
+    text[n] = '\0';
+}
+
 void epd_events_add(struct epd_events *events, const char *kind, const char *object,
                     const char *fmt, ...)
 {
@@ -50,6 +64,8 @@ void epd_events_add(struct epd_events *events, const char *kind, const char *obj
     va_start(ap, fmt);
     (void)vsnprintf(e->text, sizeof(e->text), fmt, ap);
     va_end(ap);
+    trim(e->object, sizeof(e->object));
+    trim(e->text, sizeof(e->text));
     for (const struct epd_events_sub *s = events->subs; s != NULL; s = s->next)
         s->fn(s->arg, e);
 }

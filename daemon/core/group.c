@@ -90,8 +90,11 @@ enum epd_status epd_group_get(struct epd_core *core, uint64_t id, struct epd_gro
                               struct epd_error *err)
 {
     void *found;
-    enum epd_status status =
-        epd_handles_get(&core->groups, epd_handle_unpack(id), &found, err);
+    const struct epd_handle h = epd_handle_unpack(id);
+    enum epd_status status = epd_handles_get(&core->groups, h, &found, err);
+    /* Another generation of a slot in use: some other group's id, older or made up. */
+    if (status == EPD_ENOENT && h.generation != 0 && h.index < core->groups.n_slots)
+        status = epd_fail(err, EPD_ESTALE, "id %u.%u is stale", h.index, h.generation);
     if (status != EPD_OK) {
         (void)epd_fail_prefix(err, "group");
         return status;
@@ -165,7 +168,7 @@ static void on_dropped(void *arg, const struct epd_error *err)
         log_warn("group %s: an engine kept it: %s", g->name, err->message);
     for (unsigned d = 0; d < EPD_MAX_DEVICES; d++)
         epd_chunk_drop(core, g->exchange[d]);
-    log_info("group %s is gone", g->name);
+    log_debug("group %s is gone", g->name);
     epd_events_add(core->events, "group", g->name, "destroyed");
     epd_group_set_state(g, EPD_GROUP_EV_DROPPED);
     epd_handles_remove(&core->groups, g->handle);
@@ -229,7 +232,7 @@ static void created(struct creating *c, const struct epd_error *err)
     }
     core->counters.groups++;
     epd_group_set_state(g, EPD_GROUP_EV_CREATED);
-    log_info("group %s: %u ranks, %u experts, uid %u", g->name, g->shape.ranks, g->shape.experts,
+    log_debug("group %s: %u ranks, %u experts, uid %u", g->name, g->shape.ranks, g->shape.experts,
              (unsigned)g->uid);
     epd_events_add(core->events, "group", g->name, "created: %u ranks, %u experts",
                    g->shape.ranks, g->shape.experts);

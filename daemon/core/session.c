@@ -85,8 +85,8 @@ void epd_session_end(struct epd_session *s, const char *why)
 {
     if (s->state == EPD_SESSION_ENDING || s->state == EPD_SESSION_GONE)
         return;
-    log_info("session %s pid %d uid %u ends: %s", s->name, (int)s->peer.pid,
-             (unsigned)s->peer.uid, why);
+    log_debug("session %s pid %d uid %u ends: %s", s->name, (int)s->peer.pid,
+              (unsigned)s->peer.uid, why);
     epd_events_add(s->core->events, "session", s->name, "ended: %s", why);
     set_state(s, EV_END);
     stop_watching(s);
@@ -108,6 +108,14 @@ void epd_session_detach(struct epd_session *s)
 
 /* ---- the connection ---- */
 
+/* No Detach came before. */
+static void note_loss(struct epd_session *s)
+{
+    s->core->counters.sessions_lost++;
+    log_info("client %s pid %d uid %u is gone; it held %u seats", s->name, (int)s->peer.pid,
+             (unsigned)s->peer.uid, s->n_leases);
+}
+
 static void on_conn(uv_poll_t *poll, int status, int events)
 {
     struct epd_session *s = poll->data;
@@ -117,7 +125,7 @@ static void on_conn(uv_poll_t *poll, int status, int events)
     if (n < 0)
         return; /* nothing there after all */
     if (n == 0)
-        s->core->counters.sessions_lost++;
+        note_loss(s);
     epd_session_end(s, n == 0 ? "connection closed" : "data on the session connection");
 }
 
@@ -126,7 +134,7 @@ static void on_pid(uv_poll_t *poll, int status, int events)
     struct epd_session *s = poll->data;
     (void)status;
     (void)events;
-    s->core->counters.sessions_lost++;
+    note_loss(s);
     epd_session_end(s, "process ended");
 }
 
@@ -171,7 +179,7 @@ void epd_session_connect(struct epd_session *s, int fd)
         }
         s->pidfd = pidfd;
     }
-    log_info("session %s pid %d uid %u", s->name, (int)s->peer.pid, (unsigned)s->peer.uid);
+    log_debug("session %s pid %d uid %u", s->name, (int)s->peer.pid, (unsigned)s->peer.uid);
     epd_events_add(s->core->events, "session", s->name, "connected, pid %d uid %u",
                    (int)s->peer.pid, (unsigned)s->peer.uid);
 }

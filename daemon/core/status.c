@@ -61,9 +61,22 @@ bool epd_status_counter(const struct epd_core *core, unsigned i, struct epd_stat
     return true;
 }
 
+/* From our own books: an engine's answer to a ping may be a second old. */
 void epd_status_device(const struct epd_core *core, unsigned i, struct epd_device_info *out)
 {
-    epd_device_info(core->device[i], out);
+    struct epd_device *device = core->device[i];
+    uint32_t cursor = 0;
+    epd_device_info(device, out);
+    out->chunks = out->chunk_bytes = out->seats = 0;
+    for (const struct epd_chunk *c = core->chunks; c != NULL; c = c->next) {
+        if (!epd_known_to(device, c->known[i]))
+            continue;
+        out->chunks++;
+        out->chunk_bytes += c->bytes;
+    }
+    for (const struct epd_group *g; (g = epd_handles_next(&core->groups, &cursor)) != NULL;)
+        for (uint32_t r = 0; r < g->shape.ranks; r++)
+            out->seats += g->device[r] == i && g->seat[r].lease != NULL;
 }
 
 const struct epd_fsm *epd_status_table(unsigned i)
