@@ -72,8 +72,11 @@ static void bench_open(struct bench *b, uint32_t layout)
     expect_init(&b->e, &s->c.w, &batch, 2);
     batch_fini(&batch);
     write_results(b);
-    b->dispatch = (struct epd_result){.kind = EPD_OP_DISPATCH, .epoch = 1, .epoch_consumed = 1,
-                                      .tag = workload_tag(&s->c.w, 0), .rows = b->e.rows};
+    b->dispatch = (struct epd_result){.kind = EPD_OP_DISPATCH,
+                                      .epoch = 1,
+                                      .epoch_consumed = 1,
+                                      .tag = workload_tag(&s->c.w, 0),
+                                      .rows = b->e.rows};
     b->combine = b->dispatch;
     b->combine.kind = EPD_OP_COMBINE;
     b->combine.rows = s->turn[1].b;
@@ -165,13 +168,16 @@ static void rank_major(void **state)
     layout_is_checked(EPD_LAYOUT_RANK_MAJOR);
 }
 
-/* Rows of different experts and tokens differ, so a swap cannot pass; routings are what they say. */
+/* Rows of different experts and tokens differ, so a swap cannot pass; routings are what they say.
+ */
 static void workloads_differ(void **state)
 {
     (void)state;
-    struct workload w = {.shape = {4, 16, 12, 4, 16, EPD_DTYPE_FP16, EPD_MODE_LL,
-                                   EPD_LAYOUT_EXPERT_MAJOR},
-                         .seed = 9, .ids_type = EPD_IDS_INT32, .b_pattern = B_FULL};
+    struct workload w = {
+        .shape = {4, 16, 12, 4, 16, EPD_DTYPE_FP16, EPD_MODE_LL, EPD_LAYOUT_EXPERT_MAJOR},
+        .seed = 9,
+        .ids_type = EPD_IDS_INT32,
+        .b_pattern = B_FULL};
     uint8_t x[12 * 32], y[32], z[32];
     workload_x(&w, 0, 0, x);
     for (uint32_t t = 1; t < 12; t++)
@@ -190,8 +196,8 @@ static void workloads_differ(void **state)
             zero += ids[i] == 0;
             foreign += ids[i] >= 4;
         }
-        const bool may_none = routing == ROUTE_SOME_NONE || routing == ROUTE_ROW_NONE ||
-                              routing == ROUTE_DUPLICATES;
+        const bool may_none =
+            routing == ROUTE_SOME_NONE || routing == ROUTE_ROW_NONE || routing == ROUTE_DUPLICATES;
         check_true((none > 0) == may_none, "%s: %u of 48 are -1", routing_name(routing), none);
         check_true((zero == 48) == (routing == ROUTE_EXPERT_0), "%s: %u of 48 are 0",
                    routing_name(routing), zero);

@@ -169,8 +169,8 @@ static void late_rank_dispatch(void **state)
     daemon_allow(&g_daemon, "late");
     daemon_allow(&g_daemon, "LATE");
     cluster_open(&other, &g_daemon, &(struct cluster_spec){.ranks = 3, .devices = 3});
-    cluster_open(&c, &g_daemon, &(struct cluster_spec){.ranks = 3, .devices = 3,
-                                                       .timeout_ms = LATE_MS});
+    cluster_open(&c, &g_daemon,
+                 &(struct cluster_spec){.ranks = 3, .devices = 3, .timeout_ms = LATE_MS});
     cluster_post_run(&other, RUN_PIPELINED, 0, 200);
     late_dispatch(&c, 0, 0); /* the first op of the generation */
     cluster_step(&c, 1);
@@ -190,8 +190,9 @@ static void late_rank_combine(void **state)
     uint64_t epoch = 0;
     daemon_allow(&g_daemon, "late");
     daemon_allow(&g_daemon, "LATE");
-    cluster_open(&c, &g_daemon, &(struct cluster_spec){.ranks = 3, .devices = 2, .b_pattern = B_FULL,
-                                                       .timeout_ms = LATE_MS});
+    cluster_open(&c, &g_daemon,
+                 &(struct cluster_spec){
+                     .ranks = 3, .devices = 2, .b_pattern = B_FULL, .timeout_ms = LATE_MS});
     cluster_step(&c, 0);
     for (uint32_t r = 0; r < 3; r++)
         epoch = agent_dispatch(&c.a[r], 0, 1).v[1];

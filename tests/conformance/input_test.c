@@ -27,8 +27,9 @@ static void refused_id(struct cluster *c, uint32_t step, uint32_t at, int64_t id
 static void bad_ids(uint32_t layout, uint32_t ids_type)
 {
     struct cluster c;
-    cluster_open(&c, &g_daemon, &(struct cluster_spec){.devices = 2, .layout = layout,
-                                                       .ids_type = ids_type, .b_pattern = B_FULL});
+    cluster_open(&c, &g_daemon,
+                 &(struct cluster_spec){
+                     .devices = 2, .layout = layout, .ids_type = ids_type, .b_pattern = B_FULL});
     const int64_t E = c.spec.shape.experts;
     const uint32_t last = c.spec.shape.max_tokens * c.spec.shape.topk - 1;
     cluster_step(&c, 0);
@@ -39,7 +40,7 @@ static void bad_ids(uint32_t layout, uint32_t ids_type)
     refused_id(&c, 1, 5, INT32_MAX);
     refused_id(&c, 1, 7, INT32_MIN);
     if (ids_type == EPD_IDS_INT64) {
-        refused_id(&c, 1, 3, (int64_t)1 << 32); /* low half is a good id */
+        refused_id(&c, 1, 3, (int64_t)1 << 32);       /* low half is a good id */
         refused_id(&c, 1, 3, ((int64_t)1 << 33) - 1); /* low half is -1 */
         refused_id(&c, 1, 3, INT64_MIN);
     }
@@ -145,8 +146,10 @@ static void bad_fields(void **state)
         {{.flags = EPD_SUBMIT_B_INDIRECT, .b_offset = 2, .field = EPD_FIELD_B_OFFSET}, 2},
         {{.flags = EPD_SUBMIT_NOTIFY, .notify_offset = far, .field = EPD_FIELD_NOTIFY_OFFSET}, far},
         {{.flags = EPD_SUBMIT_NOTIFY, .notify_offset = 12, .field = EPD_FIELD_NOTIFY_OFFSET}, 12},
-        {{.flags = EPD_SUBMIT_NOTIFY, .notify_offset = UINT64_MAX - 7,
-          .field = EPD_FIELD_NOTIFY_OFFSET}, UINT64_MAX - 7},
+        {{.flags = EPD_SUBMIT_NOTIFY,
+          .notify_offset = UINT64_MAX - 7,
+          .field = EPD_FIELD_NOTIFY_OFFSET},
+         UINT64_MAX - 7},
         {{.b = 1, .in_row = far, .field = EPD_FIELD_IN_ROW}, far},
         {{.b = 2, .in_row = SEAT_TURNS * B - 1, .field = EPD_FIELD_IN_ROW}, SEAT_TURNS * B - 1},
         {{.b = 1, .in_row = UINT64_MAX, .field = EPD_FIELD_IN_ROW}, UINT64_MAX},
@@ -161,8 +164,7 @@ static void bad_fields(void **state)
         (void)agent_dispatch(&c.a[r], 0, 0);
     for (uint32_t r = 0; r < 2; r++)
         agent_wait_good(&c.a[r], 0);
-    struct bad_field f = {.kind = EPD_OP_COMBINE, .b = 0, .in_row = far,
-                          .field = EPD_FIELD_IN_ROW};
+    struct bad_field f = {.kind = EPD_OP_COMBINE, .b = 0, .in_row = far, .field = EPD_FIELD_IN_ROW};
     refused_field(&c, &f, EPD_EINVAL, far);
     f = (struct bad_field){.kind = EPD_OP_COMBINE, .out_row = far, .field = EPD_FIELD_OUT_ROW};
     refused_field(&c, &f, EPD_EINVAL, far);

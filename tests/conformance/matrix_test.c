@@ -1,7 +1,7 @@
 /* test-timeout: 240 */
-/* One suite over shapes, layouts, types, routings, placements, process counts and submission styles:
- * real client processes through the public API, every byte compared with the oracle. The list says
- * nothing about the backend (EPD_TEST_BACKEND). EPD_TEST_SEED changes the data. */
+/* One suite over shapes, layouts, types, routings, placements, process counts and submission
+ * styles: real client processes through the public API, every byte compared with the oracle. The
+ * list says nothing about the backend (EPD_TEST_BACKEND). EPD_TEST_SEED changes the data. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -94,8 +94,8 @@ static void run_case(void **state)
     for (uint32_t p = 0; p < c->processes; p++)
         agent_end(&a[p]);
     daemon_check_log(&g_daemon);
-    measured("%s R %u E %u K %u B %u H %u, %u steps: %.0f ms", routing_name(c->routing), c->R,
-             c->E, c->K, c->B, c->H, c->steps, ms_since(start));
+    measured("%s R %u E %u K %u B %u H %u, %u steps: %.0f ms", routing_name(c->routing), c->R, c->E,
+             c->K, c->B, c->H, c->steps, ms_since(start));
 }
 
 static int teardown(void **state)

@@ -95,9 +95,13 @@ static void killed_inside_ops(void **state)
     allow_loss();
     cluster_open(&other, &g_daemon, &(struct cluster_spec){.ranks = 2, .devices = 2});
     cluster_post_run(&other, RUN_PIPELINED, 0, 300);
-    cluster_open(&c, &g_daemon, &(struct cluster_spec){.ranks = 3, .devices = 2, .tokens = 64,
-                                                       .hidden = 4096, .sets = 1,
-                                                       .b_pattern = B_FULL});
+    cluster_open(&c, &g_daemon,
+                 &(struct cluster_spec){.ranks = 3,
+                                        .devices = 2,
+                                        .tokens = 64,
+                                        .hidden = 4096,
+                                        .sets = 1,
+                                        .b_pattern = B_FULL});
     for (uint32_t round = 0; round < 6; round++) {
         for (uint32_t r = 0; r < 3; r++)
             agent_post_until_lost(&c.a[r], 0, round * 1000, false, 0);
@@ -168,7 +172,8 @@ static void stopped_and_continued(void **state)
     struct cluster c;
     daemon_allow(&g_daemon, "late");
     daemon_allow(&g_daemon, "LATE");
-    cluster_open(&c, &g_daemon, &(struct cluster_spec){.ranks = 3, .devices = 2, .timeout_ms = 300});
+    cluster_open(&c, &g_daemon,
+                 &(struct cluster_spec){.ranks = 3, .devices = 2, .timeout_ms = 300});
     cluster_run(&c, RUN_PLAIN, 0, 3);
     agent_signal(&c.a[1], SIGSTOP);
     uint64_t start = now_ns(), epoch = 0;
@@ -216,7 +221,8 @@ static void takeover(void **state)
     check_true(epd_status_scope_of(got.result.status) == EPD_SCOPE_GROUP,
                "peer of a seat taken over got %s", epd_status_string(got.result.status));
     /* The former holder's seat is dead: whatever it submits fails or is refused. */
-    struct agent_reply old = agent_call(&c.a[1], &(struct agent_cmd){.fn = cmd_dispatch, .step = 9});
+    struct agent_reply old =
+        agent_call(&c.a[1], &(struct agent_cmd){.fn = cmd_dispatch, .step = 9});
     if (old.status == EPD_OK) {
         old = agent_wait(&c.a[1], 0, 2000);
         check_true(old.status != EPD_OK || old.result.status != EPD_OK,

@@ -47,9 +47,10 @@ static void supervisor_killed(void **state)
     while ((proc_alive(engines[0]) || proc_alive(engines[1])) && ms_since(start) < slow_ms(5000))
         sleep_ms(1);
     const double gone = ms_since(at);
-    check_true(!proc_alive(engines[0]) && !proc_alive(engines[1]), "engines outlive the supervisor");
-    measured("supervisor killed: clients told after at most %.0f ms, engines gone after %.0f ms", told,
-             gone);
+    check_true(!proc_alive(engines[0]) && !proc_alive(engines[1]),
+               "engines outlive the supervisor");
+    measured("supervisor killed: clients told after at most %.0f ms, engines gone after %.0f ms",
+             told, gone);
     check_true(told < slow_ms(LOST_MS), "clients were told only after %.0f ms", told);
     check_true(gone < slow_ms(LOST_MS + 1000), "engines stayed for %.0f ms", gone);
     /* A new one starts at once over the old one's socket; clients attach again. */
@@ -103,7 +104,8 @@ static void drain(void **state)
     sleep_ms(50);
     uint64_t start = now_ns();
     daemon_stop(&d);
-    measured("SIGTERM under load: exit 0 after %.0f ms (drain_ms %d)", ms_since(start), slow_ms(300));
+    measured("SIGTERM under load: exit 0 after %.0f ms (drain_ms %d)", ms_since(start),
+             slow_ms(300));
     for (uint32_t r = 0; r < 2; r++) {
         struct agent_reply got = agent_collect(&c.a[r], 30000);
         const enum epd_status status = got.status != EPD_OK ? got.status : got.result.status;
@@ -197,8 +199,8 @@ static void idle(void **state)
     struct cluster c;
     pid_t pid[3];
     uint64_t before[3];
-    daemon_start(&d, &(struct daemon_config){.devices = 2, .workers = 2,
-                                             .extra = "idle_ms = 300\n"});
+    daemon_start(&d,
+                 &(struct daemon_config){.devices = 2, .workers = 2, .extra = "idle_ms = 300\n"});
     cluster_open(&c, &d, &(struct cluster_spec){.ranks = 2, .devices = 2});
     cluster_run(&c, RUN_PLAIN, 0, 3);
     pid[0] = d.pid;
@@ -217,7 +219,9 @@ static void idle(void **state)
     cluster_run(&c, RUN_PLAIN, 3, 3);
     struct seat_config s = c.seat;
     s.group = c.group;
-    check_int(agent_try_seat(&c.a[1], 1, &s).status, EPD_EBUSY, "a call after the idle time");
+    struct agent_reply r = agent_try_seat(&c.a[1], 1, &s);
+    check_true(r.status == EPD_EBUSY, "a call after the idle time: %s: %s",
+               epd_status_string(r.status), r.err.message);
     cluster_close(&c);
     daemon_stop(&d);
 }

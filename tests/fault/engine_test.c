@@ -8,7 +8,8 @@
 #include "proto/ring.h"
 #include "tests/support/agent_internal.h"
 
-SUITE_DAEMON(.devices = 2, .workers = 1)
+/* No back-off: what is measured is the restart itself. */
+SUITE_DAEMON(.devices = 2, .workers = 1, .extra = "restart_backoff_ms = 1\nrestart_max = 1000\n")
 
 #define RESTART_MS 3000 /* DESIGN: pause of at most 1 s */
 
@@ -81,7 +82,8 @@ static void killed(void **state)
         back = ms > back ? ms : back;
         cluster_run(&c, RUN_PLAIN, round * 1000 + 500, 3);
     }
-    measured("engine killed: clients told after at most %.0f ms, re-armed %.0f ms later", told, back);
+    measured("engine killed: clients told after at most %.0f ms, re-armed %.0f ms later", told,
+             back);
     check_true(told < slow_ms(RESTART_MS), "clients were told only after %.0f ms", told);
     check_int(agent_status(&observer).device[0].restarts, before + 3, "restarts of device 0");
     check_int(agent_status(&observer).device[1].restarts, 0, "restarts of device 1");
@@ -158,9 +160,14 @@ static void stopped_inside_a_copy(void **state)
     daemon_allow(&g_daemon, "LATE");
     daemon_allow(&g_daemon, "revoke");
     agent_start(&observer, &g_daemon);
-    cluster_open(&c, &g_daemon, &(struct cluster_spec){.ranks = 2, .devices = 2, .tokens = 128,
-                                                       .hidden = 4096, .sets = 1, .timeout_ms = 400,
-                                                       .b_pattern = B_FULL});
+    cluster_open(&c, &g_daemon,
+                 &(struct cluster_spec){.ranks = 2,
+                                        .devices = 2,
+                                        .tokens = 128,
+                                        .hidden = 4096,
+                                        .sets = 1,
+                                        .timeout_ms = 400,
+                                        .b_pattern = B_FULL});
     for (uint32_t round = 0; round < 2; round++) {
         const pid_t engine = engine_of(&observer, 0);
         for (uint32_t r = 0; r < 2; r++)

@@ -1,6 +1,7 @@
 /* test-timeout: 60 */
 /* What the daemon hands out, by hand: a lease and a buffer of a raw session, every descriptor
- * examined. A client gets its own chunks, the status page that it cannot write, and its doorbell. */
+ * examined. A client gets its own chunks, the status page that it cannot write, and its doorbell.
+ */
 #include "tests/support/suite.h"
 
 #include <errno.h>
@@ -27,7 +28,8 @@ struct holding {
 
 static bool complain(struct agent_reply *reply, const char *what, const struct epd_error *err)
 {
-    (void)snprintf(reply->text, sizeof(reply->text), "%.200s: %.200s", what, err ? err->message : "");
+    (void)snprintf(reply->text, sizeof(reply->text), "%.200s: %.200s", what,
+                   err ? err->message : "");
     reply->bad = 1;
     return false;
 }
@@ -154,8 +156,8 @@ static AGENT_COMMAND(cmd_grants)
     protobuf_c_message_free_unpacked(message, NULL);
     /* Another session's key does not open this one. */
     h.s.key[0] ^= 1;
-    reply->v[5] = (uint64_t)-raw_call(st->socket, "AllocBuffer", &alloc.base, NULL, NULL,
-                                      &reply->err);
+    reply->v[5] =
+        (uint64_t)-raw_call(st->socket, "AllocBuffer", &alloc.base, NULL, NULL, &reply->err);
     raw_answer_close(&h.connection);
 }
 
@@ -185,7 +187,8 @@ static void every_descriptor(void **state)
     check_int(r.v[2], 1, "doorbells");
     check_true(r.v[5] == (uint64_t)-EPD_EPERM || r.v[5] == (uint64_t)-EPD_ESESSIONLOST ||
                    r.v[5] == (uint64_t)-EPD_ENOENT || r.v[5] == (uint64_t)-EPD_ESTALE,
-               "a call with a wrong session key: %s", epd_status_string((enum epd_status)-(int)r.v[5]));
+               "a call with a wrong session key: %s",
+               epd_status_string((enum epd_status) - (int)r.v[5]));
     measured("lease: %d grants, buffer: %d; all examined", (int)r.v[3], (int)r.v[4]);
     (void)agent_kill(&raw);
     cluster_run(&c, RUN_PLAIN, 0, 2);

@@ -1,6 +1,7 @@
 /* test-timeout: 120 */
-/* Clients that write what they like into what they own: their ring and their buffers. Each bad entry
- * is answered by one error; the engine stays; another group on the same engines is bit-equal. */
+/* Clients that write what they like into what they own: their ring and their buffers. Each bad
+ * entry is answered by one error; the engine stays; another group on the same engines is bit-equal.
+ */
 #include "tests/support/suite.h"
 
 #include <pthread.h>
@@ -75,33 +76,86 @@ static bool spoil(struct epd_entry *e, uint32_t variant, struct rng *rng)
 {
     const uint64_t far = rng_next(rng) | (uint64_t)1 << 40;
     switch (variant) {
-    case 0: e->abi = (uint16_t)(2 + rng_below(rng, 60000)); return true;
-    case 1: e->kind = (uint8_t)(5 + rng_below(rng, 250)); return true;
-    case 2: e->kind = 0; return true;
-    case 3: e->kind = EPD_OP_POST_RECEIVE; return true;
-    case 4: e->flags = (uint8_t)(4u << rng_below(rng, 6)); return true;
-    case 5: e->desc_index = 1 + rng_below(rng, 200) * 3 + 100; return true;
-    case 6: e->desc_index = UINT32_MAX; return true;
-    case 7: e->desc_generation += 1 + rng_below(rng, 1000); return true;
-    case 8: e->kind = EPD_OP_COMBINE; return true; /* with a dispatch's descriptor */
-    case 9: e->epoch += 1 + far % 1000; return true;
-    case 10: e->epoch = UINT64_MAX - rng_below(rng, 3); return true;
-    case 11: e->group_generation += 1 + rng_below(rng, 5000); return true;
-    case 12: e->group_generation = 0; return true;
-    case 13: e->b = UINT32_MAX - rng_below(rng, 1000); return true;
-    case 14: e->b = 17; return true;
-    case 15: e->b = 1, e->in_row = far; return true;
-    case 16: e->b = 16, e->in_row = UINT64_MAX - rng_below(rng, 15); return true;
-    case 17: e->set = 2 + far; return true;
-    case 18: e->set = UINT64_MAX; return true;
-    case 19: e->flags = EPD_ENTRY_B_INDIRECT, e->b_offset = far; return true;
-    case 20: e->flags = EPD_ENTRY_B_INDIRECT, e->b_offset = UINT64_MAX - 3; return true;
-    case 21: e->flags = EPD_ENTRY_NOTIFY, e->notify_offset = far; return true;
-    case 22: e->flags = EPD_ENTRY_NOTIFY, e->notify_offset = UINT64_MAX - 7; return true;
-    case 23: e->reserved[rng_below(rng, 6)] = far; return true;
-    case 24: e->kind = EPD_OP_RELEASE, e->epoch = far; return true;
-    case 25: e->kind = EPD_OP_RELEASE; return true; /* of a dispatch that was not made */
-    default: return false;
+    case 0:
+        e->abi = (uint16_t)(2 + rng_below(rng, 60000));
+        return true;
+    case 1:
+        e->kind = (uint8_t)(5 + rng_below(rng, 250));
+        return true;
+    case 2:
+        e->kind = 0;
+        return true;
+    case 3:
+        e->kind = EPD_OP_POST_RECEIVE;
+        return true;
+    case 4:
+        e->flags = (uint8_t)(4u << rng_below(rng, 6));
+        return true;
+    case 5:
+        e->desc_index = 1 + rng_below(rng, 200) * 3 + 100;
+        return true;
+    case 6:
+        e->desc_index = UINT32_MAX;
+        return true;
+    case 7:
+        e->desc_generation += 1 + rng_below(rng, 1000);
+        return true;
+    case 8:
+        e->kind = EPD_OP_COMBINE;
+        return true; /* with a dispatch's descriptor */
+    case 9:
+        e->epoch += 1 + far % 1000;
+        return true;
+    case 10:
+        e->epoch = UINT64_MAX - rng_below(rng, 3);
+        return true;
+    case 11:
+        e->group_generation += 1 + rng_below(rng, 5000);
+        return true;
+    case 12:
+        e->group_generation = 0;
+        return true;
+    case 13:
+        e->b = UINT32_MAX - rng_below(rng, 1000);
+        return true;
+    case 14:
+        e->b = 17;
+        return true;
+    case 15:
+        e->b = 1, e->in_row = far;
+        return true;
+    case 16:
+        e->b = 16, e->in_row = UINT64_MAX - rng_below(rng, 15);
+        return true;
+    case 17:
+        e->set = 2 + far;
+        return true;
+    case 18:
+        e->set = UINT64_MAX;
+        return true;
+    case 19:
+        e->flags = EPD_ENTRY_B_INDIRECT, e->b_offset = far;
+        return true;
+    case 20:
+        e->flags = EPD_ENTRY_B_INDIRECT, e->b_offset = UINT64_MAX - 3;
+        return true;
+    case 21:
+        e->flags = EPD_ENTRY_NOTIFY, e->notify_offset = far;
+        return true;
+    case 22:
+        e->flags = EPD_ENTRY_NOTIFY, e->notify_offset = UINT64_MAX - 7;
+        return true;
+    case 23:
+        e->reserved[rng_below(rng, 6)] = far;
+        return true;
+    case 24:
+        e->kind = EPD_OP_RELEASE, e->epoch = far;
+        return true;
+    case 25:
+        e->kind = EPD_OP_RELEASE;
+        return true; /* of a dispatch that was not made */
+    default:
+        return false;
     }
 }
 
@@ -137,8 +191,8 @@ static void hostile_entries(void **state)
     (void)state;
     struct cluster victim, c;
     cluster_open(&victim, &g_daemon, &(struct cluster_spec){.ranks = 2, .devices = 2});
-    cluster_open(&c, &g_daemon, &(struct cluster_spec){.ranks = 1, .flags = SEAT_NOTIFY,
-                                                       .depth = DEPTH});
+    cluster_open(&c, &g_daemon,
+                 &(struct cluster_spec){.ranks = 1, .flags = SEAT_NOTIFY, .depth = DEPTH});
     cluster_post_run(&victim, RUN_PIPELINED, 0, 400);
     struct agent_cmd cmd = {.fn = cmd_garbage, .a = {99}};
     struct agent_reply r = agent_call(&c.a[0], &cmd);
@@ -166,8 +220,8 @@ static AGENT_COMMAND(cmd_wreck_ring)
                              __ATOMIC_RELAXED);
         /* Valid sequence numbers too, so that rubbish is taken. */
         for (uint32_t i = 0; i < l->depth; i++)
-            __atomic_store_n(&epd_ring_entry(l->area, l->depth, i)->seq,
-                             round * 7 + i + 1, __ATOMIC_RELEASE);
+            __atomic_store_n(&epd_ring_entry(l->area, l->depth, i)->seq, round * 7 + i + 1,
+                             __ATOMIC_RELEASE);
         (void)!write(l->bell, &one, sizeof(one));
     }
     reply->v[0] = bytes;
@@ -182,8 +236,9 @@ static void wrecked_ring(void **state)
     daemon_allow(&g_daemon, "late");
     agent_start(&observer, &g_daemon);
     cluster_open(&victim, &g_daemon, &(struct cluster_spec){.ranks = 2, .devices = 2});
-    cluster_open(&c, &g_daemon, &(struct cluster_spec){.ranks = 2, .devices = 2, .depth = DEPTH,
-                                                       .timeout_ms = 1000});
+    cluster_open(
+        &c, &g_daemon,
+        &(struct cluster_spec){.ranks = 2, .devices = 2, .depth = DEPTH, .timeout_ms = 1000});
     cluster_post_run(&victim, RUN_PIPELINED, 0, 400);
     for (uint32_t r = 0; r < 2; r++) {
         struct agent_cmd cmd = {.fn = cmd_wreck_ring, .a = {r}};
@@ -221,8 +276,8 @@ static void *flip(void *arg)
                                ? (int64_t)rng_next(&rng)
                                : (int64_t)rng_below(&rng, s->c.w.shape.experts);
         __atomic_store_n(&ids[rng_below(&rng, (uint32_t)n)], id, __ATOMIC_RELAXED);
-        __atomic_store_n((uint32_t *)(void *)(s->in.mem + s->control), (uint32_t)rng_next(&rng) % 40u,
-                         __ATOMIC_RELAXED);
+        __atomic_store_n((uint32_t *)(void *)(s->in.mem + s->control),
+                         (uint32_t)rng_next(&rng) % 40u, __ATOMIC_RELAXED);
     }
     return NULL;
 }

@@ -39,8 +39,9 @@ static void look(const struct agent *observer, struct state *out)
 static void cycle(uint32_t n, struct rng *rng)
 {
     struct cluster c;
-    cluster_open(&c, &g_daemon, &(struct cluster_spec){.ranks = 2, .devices = 2, .sets = 1,
-                                                       .flags = n % 3 == 0 ? SEAT_IMPORT : 0});
+    cluster_open(&c, &g_daemon,
+                 &(struct cluster_spec){
+                     .ranks = 2, .devices = 2, .sets = 1, .flags = n % 3 == 0 ? SEAT_IMPORT : 0});
     if (n % 4 != 0)
         cluster_run(&c, RUN_PLAIN, 0, 2);
     if (n % 2 != 0)

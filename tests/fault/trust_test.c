@@ -191,7 +191,7 @@ static void mappings(void **state)
                    "two sessions share memory that one of them can write");
     }
     for (unsigned i = 0; i < engine.n; i++)
-        private += find(&mine, engine.inode[i]) < 0 && find(&peer, engine.inode[i]) < 0;
+    private += find(&mine, engine.inode[i]) < 0 && find(&peer, engine.inode[i]) < 0;
     check_int(common, 1, "memory that both sessions map (the status page)");
     check_true(private >= 1, "the exchange chunk is mapped by clients");
     measured("a client maps %u pieces of shared memory (1 read-only), the engine %u (%u its own)",

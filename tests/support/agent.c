@@ -237,7 +237,8 @@ void agent_post_run(const struct agent *a, const struct run_args *args)
 void agent_post_until_lost(const struct agent *a, uint32_t slot, uint32_t first, bool verify,
                            uint64_t steps)
 {
-    struct agent_cmd cmd = {.fn = cmd_until_lost, .slot = slot, .step = first, .a = {verify, steps}};
+    struct agent_cmd cmd = {
+        .fn = cmd_until_lost, .slot = slot, .step = first, .a = {verify, steps}};
     agent_post(a, &cmd);
 }
 

@@ -133,7 +133,8 @@ void agent_post_run(const struct agent *a, const struct run_args *args);
 void agents_run(const struct agent *a, uint32_t agents, const struct run_args *args);
 
 /* Work until an op or a call fails, or `steps` are done (0: for ever). Reply: status of the call,
- * result, ns = when it was known, v[0] good ops, v[2] completions drained behind it. Guards checked. */
+ * result, ns = when it was known, v[0] good ops, v[2] completions drained behind it. Guards
+ * checked. */
 void agent_post_until_lost(const struct agent *a, uint32_t slot, uint32_t first, bool verify,
                            uint64_t steps);
 

@@ -6,7 +6,7 @@
 
 int agent_main(int fd, void *arg);
 
-#define AGENT_COMMAND(name)                                                                       \
+#define AGENT_COMMAND(name)                                                                        \
     void name(struct agent_state *st, const struct agent_cmd *cmd, struct agent_reply *reply)
 AGENT_COMMAND(cmd_open);
 AGENT_COMMAND(cmd_close);

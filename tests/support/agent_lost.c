@@ -19,7 +19,8 @@ static bool drain(struct seat *s, struct agent_reply *reply)
         if (status == EPD_EDAEMONLOST || status == EPD_ESESSIONLOST)
             return true;
         if (status != EPD_OK) {
-            (void)snprintf(reply->text, sizeof(reply->text), "drain: %s", epd_status_string(status));
+            (void)snprintf(reply->text, sizeof(reply->text), "drain: %s",
+                           epd_status_string(status));
             return false;
         }
         reply->v[2]++;

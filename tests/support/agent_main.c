@@ -1,4 +1,5 @@
-/* What runs in an agent, except the loops (agent_run.c) and the daemon's status (agent_status.c). */
+/* What runs in an agent, except the loops (agent_run.c) and the daemon's status (agent_status.c).
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,8 +126,7 @@ AGENT_COMMAND(cmd_wait)
 AGENT_COMMAND(cmd_wait_good)
 {
     struct seat *s = st->seat[cmd->slot];
-    reply->status =
-        epd_wait(s->lease, (int64_t)slow_ms(WAIT_MS) * 1000000, &reply->result);
+    reply->status = epd_wait(s->lease, (int64_t)slow_ms(WAIT_MS) * 1000000, &reply->result);
     reply->ns = now_ns();
     if (reply->status != EPD_OK)
         return;

@@ -8,18 +8,17 @@
 __attribute__((noreturn, format(printf, 3, 4))) void check_fail_at(const char *file, int line,
                                                                    const char *fmt, ...);
 #define check_fail(...) check_fail_at(__FILE__, __LINE__, __VA_ARGS__)
-#define check_true(cond, ...)                                                                     \
-    do {                                                                                          \
-        if (!(cond))                                                                              \
-            check_fail_at(__FILE__, __LINE__, __VA_ARGS__);                                       \
+#define check_true(cond, ...)                                                                      \
+    do {                                                                                           \
+        if (!(cond))                                                                               \
+            check_fail_at(__FILE__, __LINE__, __VA_ARGS__);                                        \
     } while (0)
 /* Values are printed. */
-#define check_int(got, want, what)                                                                \
-    do {                                                                                          \
-        long long got_ = (long long)(got), want_ = (long long)(want);                             \
-        if (got_ != want_)                                                                        \
-            check_fail_at(__FILE__, __LINE__, "%s: got %lld, expected %lld", (what), got_,        \
-                          want_);                                                                 \
+#define check_int(got, want, what)                                                                 \
+    do {                                                                                           \
+        long long got_ = (long long)(got), want_ = (long long)(want);                              \
+        if (got_ != want_)                                                                         \
+            check_fail_at(__FILE__, __LINE__, "%s: got %lld, expected %lld", (what), got_, want_); \
     } while (0)
 
 /* "  measured: ..." on stdout. */

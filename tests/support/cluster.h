@@ -13,13 +13,13 @@ struct cluster_spec {
     uint32_t ranks;   /* 0: 2 */
     uint32_t devices; /* ranks go round robin over devices [first_device, +devices); 0: 1 */
     uint32_t first_device;
-    uint32_t layout;           /* 0: expert-major */
-    uint32_t tokens, hidden;   /* 0: 16, 64 */
+    uint32_t layout;         /* 0: expert-major */
+    uint32_t tokens, hidden; /* 0: 16, 64 */
     uint32_t sets, flags, depth;
-    uint32_t timeout_ms;       /* of every op; scaled; 0: 20 s */
-    uint32_t keep;             /* 1: the group stays when nobody has a seat */
-    uint32_t ids_type;         /* 0: int64 */
-    uint32_t b_pattern;        /* enum b_pattern */
+    uint32_t timeout_ms; /* of every op; scaled; 0: 20 s */
+    uint32_t keep;       /* 1: the group stays when nobody has a seat */
+    uint32_t ids_type;   /* 0: int64 */
+    uint32_t b_pattern;  /* enum b_pattern */
 };
 struct cluster {
     struct daemon *daemon; /* borrowed */

@@ -7,15 +7,15 @@
 #include "tests/support/workload.h"
 
 struct expect {
-    uint32_t rows;    /* received */
-    uint32_t *at;     /* [rows] row of the receive area */
-    int32_t *src;     /* [rows] token of the source rank */
-    uint8_t *recv;    /* [rows, H] */
-    int32_t *counts;  /* [L] or [R] */
-    int32_t *ranges;  /* [L, R, 2]; expert-major */
-    int32_t *ids;     /* [rows, K] local ids; rank-major */
-    float *weights;   /* [rows, K]; rank-major */
-    uint8_t *out;     /* [b, H] combined */
+    uint32_t rows;   /* received */
+    uint32_t *at;    /* [rows] row of the receive area */
+    int32_t *src;    /* [rows] token of the source rank */
+    uint8_t *recv;   /* [rows, H] */
+    int32_t *counts; /* [L] or [R] */
+    int32_t *ranges; /* [L, R, 2]; expert-major */
+    int32_t *ids;    /* [rows, K] local ids; rank-major */
+    float *weights;  /* [rows, K]; rank-major */
+    uint8_t *out;    /* [b, H] combined */
 };
 void expect_init(struct expect *e, const struct workload *w, const struct batch *batch,
                  uint32_t rank);

@@ -17,14 +17,21 @@
 #define READY_MS 10000
 #define STOP_MS 12000
 
+static const char *bin_dir(void)
+{
+    const char *dir = getenv("EPD_BIN_DIR");
+    return dir ? dir : "build/bin";
+}
+
 const char *product_binary(const char *name)
 {
     static char path[512];
-    const char *dir = getenv("EPD_BIN_DIR");
-    (void)snprintf(path, sizeof(path), "%s/%s", dir ? dir : "build/bin", name);
+    (void)snprintf(path, sizeof(path), "%s/%s", bin_dir(), name);
     if (access(path, X_OK) != 0) {
-        (void)fprintf(stderr, "skipped: %s: no such program (set EPD_BIN_DIR)\n", path);
-        exit(SKIP_EXIT);
+        const bool told = getenv("EPD_BIN_DIR") != NULL;
+        (void)fprintf(stderr, "%s%s: no such program%s\n", told ? "" : "skipped: ", path,
+                      told ? "" : " (set EPD_BIN_DIR)");
+        exit(told ? 1 : SKIP_EXIT);
     }
     return path;
 }
@@ -103,9 +110,22 @@ void daemon_restart(struct daemon *d, bool wait)
         wait_ready(d);
 }
 
+/* Where libepd in this program finds its control part. */
+static void find_libraries(void)
+{
+    char path[512];
+    const char *dir = getenv("EPD_LIB_DIR");
+    if (dir)
+        (void)snprintf(path, sizeof(path), "%s/libepd-rpc.so", dir);
+    else
+        (void)snprintf(path, sizeof(path), "%s/../lib/libepd-rpc.so", bin_dir());
+    (void)setenv("EPD_RPC_LIB", path, 0);
+}
+
 void daemon_start(struct daemon *d, const struct daemon_config *config)
 {
     static const struct daemon_config defaults;
+    find_libraries();
     if (!config)
         config = &defaults;
     *d = (struct daemon){0};
@@ -129,7 +149,7 @@ void daemon_allow(struct daemon *d, const char *pattern)
 static bool suspicious(const char *line)
 {
     /* "TIME WARN component: ..." or "<4>WARN component: ..."; sanitizers print their name. */
-    static const char *const marks[] = {"WARN", "warn ",          "ERROR",  "error ",
+    static const char *const marks[] = {"WARN",      "warn ",          "ERROR", "error ",
                                         "Sanitizer", "runtime error:", "assert"};
     for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++) {
         const char *at = strstr(line, marks[i]);

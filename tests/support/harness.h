@@ -52,7 +52,8 @@ bool daemon_log_has(const struct daemon *d, const char *text);
  * agent_status.) */
 unsigned daemon_engines(const struct daemon *d, pid_t *out, unsigned max);
 
-/* Path of a product binary; static buffer. Ends the process with 77 when it does not exist. */
+/* Path of a product binary; static buffer. When it does not exist the process ends: with 1 if
+ * EPD_BIN_DIR says where it should be, else skipped (77). */
 const char *product_binary(const char *name);
 
 #endif

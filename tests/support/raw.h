@@ -27,8 +27,8 @@ enum epd_status raw_call(const char *socket, const char *method, const ProtobufC
                          struct epd_error *err);
 
 struct raw_answer {
-    int sock;                   /* still open; the caller closes it */
-    int got;                    /* 1 a reply, 0 closed without one, -1 nothing within 5 s */
+    int sock; /* still open; the caller closes it */
+    int got;  /* 1 a reply, 0 closed without one, -1 nothing within 5 s */
     struct epd_fd_reply reply;
     int fd[RAW_FDS];
     unsigned fds;

@@ -18,8 +18,7 @@ struct seat *seat_open(struct epd *epd, const struct seat_config *config, struct
     o.ring_depth = s->c.ring_depth;
     o.takeover = s->c.takeover;
     o.key = s->c.has_key ? s->c.key : NULL;
-    enum epd_status status =
-        epd_lease_acquire(epd, s->c.group, s->c.rank, &o, &s->lease, err);
+    enum epd_status status = epd_lease_acquire(epd, s->c.group, s->c.rank, &o, &s->lease, err);
     if (status == EPD_OK)
         status = seat_memory_open(s, err);
     if (status == EPD_OK)

@@ -21,7 +21,7 @@ enum seat_flags {
     SEAT_IN_PLACE = 4,   /* expert outputs overwrite the received rows */
     SEAT_B_INDIRECT = 8, /* b through the control array */
     SEAT_NOTIFY = 16,
-    SEAT_BARE = 32,      /* no ranges, no src */
+    SEAT_BARE = 32, /* no ranges, no src */
 };
 
 struct seat_config {

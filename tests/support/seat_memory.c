@@ -65,14 +65,12 @@ static enum epd_status import_in(struct seat *s, uint32_t device, struct epd_err
 
 static struct epd_array in_array(const struct seat *s, size_t offset, size_t bytes, size_t step)
 {
-    return (struct epd_array){s->in_buffer, offset, bytes,
-                              s->c.flags & SEAT_STRIDED ? step : 0};
+    return (struct epd_array){s->in_buffer, offset, bytes, s->c.flags & SEAT_STRIDED ? step : 0};
 }
 
 static struct epd_array out_array(const struct seat *s, size_t offset, size_t bytes, size_t step)
 {
-    return (struct epd_array){s->out_buffer, offset, bytes,
-                              s->c.flags & SEAT_STRIDED ? step : 0};
+    return (struct epd_array){s->out_buffer, offset, bytes, s->c.flags & SEAT_STRIDED ? step : 0};
 }
 
 static enum epd_status bind_dispatch(struct seat *s, struct epd_error *err)

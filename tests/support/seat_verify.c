@@ -17,8 +17,8 @@ static bool complain(struct seat *s, const struct epd_result *r, const char *wha
     char copy[SEAT_TEXT];
     (void)snprintf(copy, sizeof(copy), "%s", what);
     (void)snprintf(text, SEAT_TEXT, "rank %u epoch %llu %s: %.400s", s->c.rank,
-                   (unsigned long long)r->epoch,
-                   r->kind == EPD_OP_COMBINE ? "combine" : "dispatch", copy);
+                   (unsigned long long)r->epoch, r->kind == EPD_OP_COMBINE ? "combine" : "dispatch",
+                   copy);
     return false;
 }
 
@@ -107,9 +107,10 @@ static bool fields(struct seat *s, const struct epd_result *r, const struct seat
     if (turn->used && turn->epoch == r->epoch && r->epoch_consumed == 1 &&
         r->tag == workload_tag(&s->c.w, turn->step))
         return true;
-    (void)snprintf(where, SEAT_TEXT, "epoch %llu (turn %llu), consumed %u, tag %08x (expected %08x)",
-                   (unsigned long long)r->epoch, (unsigned long long)turn->epoch,
-                   r->epoch_consumed, r->tag, workload_tag(&s->c.w, turn->step));
+    (void)snprintf(where, SEAT_TEXT,
+                   "epoch %llu (turn %llu), consumed %u, tag %08x (expected %08x)",
+                   (unsigned long long)r->epoch, (unsigned long long)turn->epoch, r->epoch_consumed,
+                   r->tag, workload_tag(&s->c.w, turn->step));
     return false;
 }
 

@@ -17,28 +17,28 @@
 #include "tests/support/proc.h"
 #include "tests/support/procfs.h"
 
-#define SUITE_DAEMON(...)                                                                         \
-    static struct daemon g_daemon;                                                                \
-    static int suite_setup(void **state)                                                          \
-    {                                                                                             \
-        (void)state;                                                                              \
-        const struct daemon_config config = {__VA_ARGS__};                                        \
-        daemon_start(&g_daemon, &config);                                                         \
-        return 0;                                                                                 \
-    }                                                                                             \
-    static int suite_teardown(void **state)                                                       \
-    {                                                                                             \
-        (void)state;                                                                              \
-        daemon_stop(&g_daemon);                                                                   \
-        return 0;                                                                                 \
-    }                                                                                             \
-    static int test_end(void **state)                                                             \
-    {                                                                                             \
-        (void)state;                                                                              \
-        agents_kill_all();                                                                        \
-        daemon_check_log(&g_daemon);                                                              \
-        g_daemon.n_allowed = 0;                                                                   \
-        return 0;                                                                                 \
+#define SUITE_DAEMON(...)                                                                          \
+    static struct daemon g_daemon;                                                                 \
+    static int suite_setup(void **state)                                                           \
+    {                                                                                              \
+        (void)state;                                                                               \
+        const struct daemon_config config = {__VA_ARGS__};                                         \
+        daemon_start(&g_daemon, &config);                                                          \
+        return 0;                                                                                  \
+    }                                                                                              \
+    static int suite_teardown(void **state)                                                        \
+    {                                                                                              \
+        (void)state;                                                                               \
+        daemon_stop(&g_daemon);                                                                    \
+        return 0;                                                                                  \
+    }                                                                                              \
+    static int test_end(void **state)                                                              \
+    {                                                                                              \
+        (void)state;                                                                               \
+        agents_kill_all();                                                                         \
+        daemon_check_log(&g_daemon);                                                               \
+        g_daemon.n_allowed = 0;                                                                    \
+        return 0;                                                                                  \
     }
 #define SUITE_TEST(f) cmocka_unit_test_teardown(f, test_end)
 

@@ -18,10 +18,14 @@ static uint64_t stream(uint32_t kind, uint32_t rank)
 const char *routing_name(enum routing routing)
 {
     static const char *const names[ROUTE_KINDS] = {
-        [ROUTE_RANDOM] = "random",       [ROUTE_EXPERT_0] = "expert0",
-        [ROUTE_OWN] = "own",             [ROUTE_ONE_SENDS] = "one-sends",
-        [ROUTE_SOME_NONE] = "some-none", [ROUTE_ROW_NONE] = "row-none",
-        [ROUTE_DUPLICATES] = "dup",      [ROUTE_ZIPF] = "zipf",
+        [ROUTE_RANDOM] = "random",
+        [ROUTE_EXPERT_0] = "expert0",
+        [ROUTE_OWN] = "own",
+        [ROUTE_ONE_SENDS] = "one-sends",
+        [ROUTE_SOME_NONE] = "some-none",
+        [ROUTE_ROW_NONE] = "row-none",
+        [ROUTE_DUPLICATES] = "dup",
+        [ROUTE_ZIPF] = "zipf",
         [ROUTE_K_HOT] = "k-hot",
     };
     return routing < ROUTE_KINDS ? names[routing] : "?";
@@ -152,8 +156,10 @@ static uint32_t normal_bits(uint32_t dtype, uint64_t v)
 
 static uint32_t special_bits(uint32_t dtype, uint64_t v)
 {
-    static const uint32_t bf16[8] = {0x7fc1, 0xff85, 0x7f80, 0xff80, 0x0001, 0x807f, 0x8000, 0x7f7f};
-    static const uint32_t fp16[8] = {0x7e01, 0xfd55, 0x7c00, 0xfc00, 0x0001, 0x83ff, 0x8000, 0x7bff};
+    static const uint32_t bf16[8] = {0x7fc1, 0xff85, 0x7f80, 0xff80,
+                                     0x0001, 0x807f, 0x8000, 0x7f7f};
+    static const uint32_t fp16[8] = {0x7e01, 0xfd55, 0x7c00, 0xfc00,
+                                     0x0001, 0x83ff, 0x8000, 0x7bff};
     static const uint32_t fp32[8] = {0x7fc00001, 0xff800123, 0x7f800000, 0xff800000,
                                      0x00000001, 0x807fffff, 0x80000000, 0x7f7fffff};
     uint32_t i = (uint32_t)(v >> 8) % 8u;

@@ -26,10 +26,10 @@ const char *routing_name(enum routing routing);
 enum b_pattern {
     B_MIXED = 0, /* from {0, 1, B-1, B} by (step, rank), different per rank */
     B_FULL,
-    B_ZERO,      /* nobody has tokens */
+    B_ZERO, /* nobody has tokens */
     B_ONE,
-    B_LESS_ONE,  /* B - 1 */
-    B_RANDOM,    /* 0..B */
+    B_LESS_ONE, /* B - 1 */
+    B_RANDOM,   /* 0..B */
 };
 
 enum values {
