@@ -127,9 +127,9 @@ static void run_unary(struct unary *u)
     (void)grpc_completion_queue_pluck(u->cq, u, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
 }
 
-static int unary(struct epd_rpc_conn *conn, const char *method, const uint8_t *req, size_t req_len,
-                 int64_t timeout_ns, uint8_t **resp_out, size_t *resp_len_out, char *errbuf,
-                 size_t errlen)
+static int call_once(struct epd_rpc_conn *conn, const char *method, const uint8_t *req,
+                     size_t req_len, int64_t timeout_ns, uint8_t **resp_out, size_t *resp_len_out,
+                     char *errbuf, size_t errlen)
 {
     struct unary u = {.cq = grpc_completion_queue_create_for_pluck(NULL),
                       .request = epd_rpc_bytes(req, req_len),
@@ -160,6 +160,24 @@ static int unary(struct epd_rpc_conn *conn, const char *method, const uint8_t *r
     grpc_completion_queue_shutdown(u.cq);
     (void)grpc_completion_queue_pluck(u.cq, NULL, gpr_inf_past(GPR_CLOCK_MONOTONIC), NULL);
     grpc_completion_queue_destroy(u.cq);
+    return status;
+}
+
+/* The daemon closes connections that were idle for long. Nobody polls the channel between calls, so
+ * it is the next call that finds the end of the old connection: that call was never read, and is
+ * made again on a new one, once. */
+static int unary(struct epd_rpc_conn *conn, const char *method, const uint8_t *req, size_t req_len,
+                 int64_t timeout_ns, uint8_t **resp_out, size_t *resp_len_out, char *errbuf,
+                 size_t errlen)
+{
+    const int before = __atomic_exchange_n(&conn->connected, 0, __ATOMIC_RELAXED);
+    int status = call_once(conn, method, req, req_len, timeout_ns, resp_out, resp_len_out, errbuf,
+                           errlen);
+    if (status == EPD_EUNREACHABLE && before != 0)
+        status = call_once(conn, method, req, req_len, timeout_ns, resp_out, resp_len_out, errbuf,
+                           errlen);
+    if (status != EPD_EUNREACHABLE)
+        __atomic_store_n(&conn->connected, 1, __ATOMIC_RELAXED);
     return status;
 }
 

@@ -12,6 +12,7 @@
 
 struct epd_rpc_conn {
     grpc_channel *channel;
+    int connected; /* atomic: the last call reached a daemon */
 };
 
 gpr_timespec epd_rpc_deadline(int64_t timeout_ns);

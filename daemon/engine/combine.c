@@ -102,7 +102,8 @@ static bool step_exchange(struct epd_op *op)
         epd_op_finish(op, NULL);
         return true;
     }
-    if (op->running || op->revoked || op->reported || (op->turn->need & ~e->combines) != 0)
+    if (op->running || op->revoked || op->reported || (op->turn->need & ~e->combines) != 0 ||
+        epd_exchange_conflict(op) >= 0) /* reported by the step */
         return false;
     return start_sum(op, e);
 }

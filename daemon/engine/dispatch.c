@@ -266,7 +266,7 @@ static bool step_exchange(struct epd_op *op)
     if (step_receive(op))
         moved = true;
     if (op->revoked || op->running || op->sent != g->present || op->arrived != g->present ||
-        e->headers != g->present)
+        e->headers != g->present || epd_exchange_conflict(op) >= 0) /* reported by the step */
         return moved;
     epd_op_set_state(op, EPD_OP_SETTLE);
     return true;
