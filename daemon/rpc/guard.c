@@ -208,8 +208,11 @@ static void sweep(struct epd_guard *g, uint64_t now)
         /* The last bytes (a GOAWAY, a final status) may still fit. */
         (void)flush(r, 0);
         (void)flush(r, 1);
-        epd_close_fd(&r->fd[0]);
-        epd_close_fd(&r->fd[1]);
+        for (int side = 0; side < 2; side++) {
+            /* Explicitly: a copy in a child that has not executed yet would keep it registered. */
+            (void)epoll_ctl(g->epoll, EPOLL_CTL_DEL, r->fd[side], NULL);
+            epd_close_fd(&r->fd[side]);
+        }
         free(r);
     }
 }
