@@ -69,7 +69,8 @@ static int open_conn(const char *socket_path, struct epd_rpc_conn **out, char *e
         int_arg("grpc.enable_retries", 0),
         int_arg("grpc.use_local_subchannel_pool", 1),
         int_arg("grpc.initial_reconnect_backoff_ms", 50),
-        int_arg("grpc.min_reconnect_backoff_ms", 50),
+        /* Also the time that a connection may take: a busy machine must not look like no daemon. */
+        int_arg("grpc.min_reconnect_backoff_ms", 10000),
         int_arg("grpc.max_reconnect_backoff_ms", 500),
         int_arg("grpc.max_receive_message_length", 16 << 20),
         int_arg("grpc.max_metadata_size", 64 << 10),
