@@ -213,8 +213,8 @@ static void on_readable(struct epd_link *link)
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
     struct epd_link *link = poll->data;
-    if (status < 0) {
-        die(link, uv_strerror(status));
+    if (status < 0) { /* POLLERR: it died with messages of ours unread */
+        die(link, "closed its socket");
         return;
     }
     if (events & UV_WRITABLE)
