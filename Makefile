@@ -111,7 +111,7 @@ bin_of = $(patsubst tests/%.c,$(O)/tests/%,$(1))
 TEST_BINS := $(call bin_of,$(UNIT_SRC) $(SYSTEM_SRC))
 # Programs that are not instrumented cannot load instrumented libraries.
 SAN_SKIP := tests/unit/client/python_test.py tests/unit/client/isolation_test.sh tests/unit/client/symbols_test.sh
-ALL_TESTS := $(filter-out $(if $(SAN),$(SAN_SKIP)),$(UNIT_SRC) $(SYSTEM_SRC) $(SCRIPT_TESTS))
+ALL_TESTS := $(filter-out $(if $(SAN),$(SAN_SKIP) tests/lint/%),$(UNIT_SRC) $(SYSTEM_SRC) $(SCRIPT_TESTS))
 TEST_ENV = EPD_BIN_DIR=$(abspath $(O))/bin EPD_LIB_DIR=$(abspath $(O))/lib CC='$(CC)'
 
 # Everything is built by a second make, after the dependencies (headers!) are there.
@@ -125,7 +125,7 @@ tsan: deps ## tests with the thread sanitizer
 demo: deps ## the main job on the host backend
 	$(SUB) O=$(O) all
 	@$(TEST_ENV) tests/support/demo.sh
-check: all $(TEST_BINS)
+check: all $(if $(T),$(foreach b,$(TEST_BINS),$(if $(findstring $(T),$(b)),$(b))),$(TEST_BINS))
 	@$(TEST_ENV) $(PYTHON) tests/support/run-tests.py --build $(O) --sanitizer '$(SAN)' --jobs $(J) \
 	    --filter '$(T)' $(ALL_TESTS)
 bench: all $(call bin_of,$(BENCH_SRC)) ## benchmarks

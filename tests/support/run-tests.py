@@ -83,7 +83,7 @@ def environment(sanitizer):
                            "disable_coredump=1:handle_abort=0")
     env["UBSAN_OPTIONS"] = "print_stacktrace=1:halt_on_error=1:abort_on_error=1"
     env["TSAN_OPTIONS"] = ("ignore_noninstrumented_modules=1:halt_on_error=1:abort_on_error=1:"
-                           "second_deadlock_stack=1:die_after_fork=0")
+                           "second_deadlock_stack=1:die_after_fork=0:atexit_sleep_ms=0")
     if os.path.exists(suppressions):
         env["TSAN_OPTIONS"] += ":suppressions=" + suppressions
     return env
@@ -97,7 +97,7 @@ def kill_group(process):
 
 
 def count(result, output, status):
-    """Counts of cmocka's group summaries, else one test by exit status."""
+    """Counts of cmocka's group summaries, else one test by exit status. A skip says why."""
     announced = finished = 0
     for kind, running, number in CMOCKA.findall(output):
         number = int(number)
@@ -111,10 +111,12 @@ def count(result, output, status):
             announced += number
         else:
             finished += number
+    reasons = [line for line in output.splitlines() if "skip" in line.lower() and line[:1] != "["]
+    if result.skipped and reasons:
+        result.note = reasons[-1]
     if status == SKIP and result.failed == 0:
-        result.skipped += 0 if result.skipped else 1
-        result.note = next((line for line in reversed(output.splitlines())
-                            if "skip" in line.lower()), "exit status 77")
+        result.skipped = max(result.skipped, 1)
+        result.note = reasons[-1] if reasons else "exit status 77"
     elif status != 0 and result.failed == 0:
         result.failed = 1
         result.note = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
