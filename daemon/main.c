@@ -75,29 +75,40 @@ static void on_resume(uv_timer_t *timer)
         (void)uv_poll_start(&d->accept, UV_READABLE, on_acceptable); /* the fd was accepted once */
 }
 
+static void pause_accept(struct daemon *d)
+{
+    log_limited(EPD_LOG_ERROR, 1000, "no file descriptors left: raise LimitNOFILE");
+    (void)uv_poll_stop(&d->accept); /* always succeeds on an open handle */
+    (void)uv_timer_start(&d->timer[TIMER_RESUME], on_resume, RESUME_MS, 0);
+}
+
+/* Takes over fd. */
+static void add_connection(struct daemon *d, int fd)
+{
+    struct epd_error err;
+    struct epd_peer peer;
+    enum epd_status status = epd_peer_of_socket(fd, &peer, &err);
+    if (status == EPD_OK)
+        status = epd_rpc_server_add_connection(d->server, fd, &peer, &err);
+    else
+        epd_close_fd(&fd);
+    if (status != EPD_OK)
+        log_limited(EPD_LOG_WARN, 1000, "connection refused: %s", err.message);
+}
+
 static void on_acceptable(uv_poll_t *poll, int status, int events)
 {
     struct daemon *d = poll->data;
     (void)status;
     (void)events;
     for (unsigned i = 0; i < ACCEPT_BATCH; i++) {
-        struct epd_error err;
-        struct epd_peer peer;
         int fd = accept4(d->listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
-            log_limited(EPD_LOG_ERROR, 1000, "no file descriptors left: raise LimitNOFILE");
-            (void)uv_poll_stop(&d->accept); /* always succeeds on an open handle */
-            (void)uv_timer_start(&d->timer[TIMER_RESUME], on_resume, RESUME_MS, 0);
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE)
+                pause_accept(d);
             return;
         }
-        if (fd < 0)
-            return;
-        if (epd_peer_of_socket(fd, &peer, &err) != EPD_OK) {
-            log_limited(EPD_LOG_WARN, 1000, "connection without identity: %s", err.message);
-            epd_close_fd(&fd);
-        } else if (epd_rpc_server_add_connection(d->server, fd, &peer, &err) != EPD_OK) {
-            log_limited(EPD_LOG_WARN, 1000, "connection refused: %s", err.message);
-        }
+        add_connection(d, fd);
     }
 }
 
@@ -106,7 +117,8 @@ static enum epd_status open_sockets(struct daemon *d, struct epd_error *err)
     enum epd_status status = epd_core_listen(d->core, err);
     if (status == EPD_OK)
         status = epd_listener_open(&d->listener, d->settings.socket, SOCK_STREAM,
-                                   (mode_t)d->settings.config.socket_mode, d->settings.config.socket_group, err);
+                                   (mode_t)d->settings.config.socket_mode,
+                                   d->settings.config.socket_group, err);
     if (status != EPD_OK)
         return status;
     int rc = uv_poll_init(&d->loop, &d->accept, d->listener.fd);
@@ -235,7 +247,8 @@ static void on_stop_signal(uv_signal_t *handle, int number)
         log_info("signal %d again: leaving at once", number);
         epd_listener_close(&d->listener);
         char fd_socket[EPD_SOCKPATH_MAX + 4];
-        (void)snprintf(fd_socket, sizeof(fd_socket), "%s" EPD_SOCKPATH_FD_SUFFIX, d->settings.socket);
+        (void)snprintf(fd_socket, sizeof(fd_socket), "%s" EPD_SOCKPATH_FD_SUFFIX,
+                       d->settings.socket);
         (void)unlink(fd_socket); /* a stale socket would be replaced anyway */
         _exit(EXIT_FAILURE);     /* engines see EOF and leave */
     }
@@ -277,8 +290,7 @@ static void init_handles(struct daemon *d)
     for (unsigned i = 0; i < SIGNALS; i++) {
         epd_assert(uv_signal_init(&d->loop, &d->signal[i]) == 0);
         d->signal[i].data = d;
-        epd_assert(uv_signal_start(&d->signal[i],
-                                   i == SIG_HUP ? on_reload_signal : on_stop_signal,
+        epd_assert(uv_signal_start(&d->signal[i], i == SIG_HUP ? on_reload_signal : on_stop_signal,
                                    number[i]) == 0);
     }
 }
@@ -310,7 +322,8 @@ static enum epd_status create_server(struct daemon *d, struct epd_error *err)
         .n_methods = n,
         .frame_guard = open_to_others(&d->settings.config),
         .idle_ms = d->settings.config.idle_ms,
-        .tcp_address = d->settings.config.health_tcp[0] != '\0' ? d->settings.config.health_tcp : NULL,
+        .tcp_address =
+            d->settings.config.health_tcp[0] != '\0' ? d->settings.config.health_tcp : NULL,
     };
     return epd_rpc_server_create(&d->loop, &options, &d->server, err);
 }
@@ -374,7 +387,8 @@ static int serve(struct daemon *d)
         return EXIT_FAILURE;
     }
     log_info("epd %s, pid %d, backend %s, %llu devices, %llu workers each", EPD_VERSION,
-             (int)getpid(), d->settings.config.backend, (unsigned long long)d->settings.config.devices,
+             (int)getpid(), d->settings.config.backend,
+             (unsigned long long)d->settings.config.devices,
              (unsigned long long)d->settings.config.workers);
     int code = run(d);
     epd_close_fd(&d->lock);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/base/util.h"
 #include "daemon/core/change.h"
 #include "daemon/core/chunk.h"
 #include "daemon/core/core_internal.h"
@@ -54,6 +55,7 @@ static enum epd_status check_seat(const struct epd_acquire *a, const struct epd_
                                   const struct epd_group *g, struct epd_error *err)
 {
     const struct epd_lease_request *r = &a->request;
+    epd_assert(session != NULL && g != NULL);
     if (g->uid != session->peer.uid)
         return epd_fail(err, EPD_EPERM, "group %s belongs to user %u, the session to user %u",
                         g->name, (unsigned)g->uid, (unsigned)session->peer.uid);
@@ -73,8 +75,7 @@ static enum epd_status check_seat(const struct epd_acquire *a, const struct epd_
                         (int)seat->joiner->session->peer.pid);
     if (seat->lease != NULL && seat->lease->state != EPD_LEASE_RECLAIMING && !r->takeover)
         return epd_fail(err, EPD_EBUSY, "rank %u is leased by %s, pid %d; takeover is possible",
-                        r->rank, seat->lease->session->name,
-                        (int)seat->lease->session->peer.pid);
+                        r->rank, seat->lease->session->name, (int)seat->lease->session->peer.pid);
     const struct epd_device *failed = epd_change_failed_device(g);
     if (failed != NULL)
         return epd_fail(err, EPD_EDEVICE, "device %u of group %s has failed; see its log",
@@ -83,8 +84,7 @@ static enum epd_status check_seat(const struct epd_acquire *a, const struct epd_
 }
 
 static enum epd_status lease_new(struct epd_acquire *a, struct epd_session *session,
-                                 struct epd_group *g, struct epd_lease **out,
-                                 struct epd_error *err)
+                                 struct epd_group *g, struct epd_lease **out, struct epd_error *err)
 {
     struct epd_lease *lease = epd_must_calloc(sizeof(*lease));
     enum epd_status status = epd_handles_add(&a->core->leases, lease, &lease->handle, err);

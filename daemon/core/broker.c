@@ -187,6 +187,16 @@ static void on_resume(uv_timer_t *timer)
     accept_more(timer->data);
 }
 
+/* No descriptor, or as many connections as there may be: the others wait in the backlog. */
+static void pause_accept(struct epd_broker *broker)
+{
+    if (broker->n_conns < CONNS_MAX)
+        log_limited(EPD_LOG_ERROR, 1000, "no file descriptors left: raise LimitNOFILE");
+    broker->paused = true;
+    (void)uv_poll_stop(&broker->poll); /* always succeeds on an open handle */
+    (void)uv_timer_start(&broker->resume, on_resume, RESUME_MS, 0); /* has a callback */
+}
+
 static void on_acceptable(uv_poll_t *poll, int status, int events)
 {
     struct epd_broker *broker = poll->data;
@@ -197,9 +207,8 @@ static void on_acceptable(uv_poll_t *poll, int status, int events)
         if (fd < 0) {
             if (errno != EMFILE && errno != ENFILE)
                 return;
-            log_limited(EPD_LOG_ERROR, 1000, "no file descriptors left: raise LimitNOFILE");
-            (void)uv_timer_start(&broker->resume, on_resume, RESUME_MS, 0); /* has a callback */
-            break;
+            pause_accept(broker);
+            return;
         }
         conn_open(broker, fd);
     }

@@ -95,10 +95,11 @@ void epd_buffer_release(struct epd_buffer *b)
 
 enum epd_status epd_buffer_free(struct epd_session *session, uint64_t id, struct epd_error *err)
 {
-    struct epd_buffer *b;
+    struct epd_buffer *b = NULL;
     enum epd_status status = epd_buffer_get(session, id, &b, err);
     if (status != EPD_OK)
         return status;
+    epd_assert(b != NULL);
     if (b->ops != 0)
         return epd_fail(err, EPD_EBUSY, "%u ops are bound to the buffer; unbind them first",
                         b->ops);
@@ -115,8 +116,7 @@ void epd_buffer_drop_session(struct epd_session *session)
     uint32_t cursor = 0;
     if (session->n_buffers == 0)
         return;
-    for (struct epd_buffer *b;
-         (b = epd_handles_next(&session->core->buffers, &cursor)) != NULL;) {
+    for (struct epd_buffer *b; (b = epd_handles_next(&session->core->buffers, &cursor)) != NULL;) {
         if (b->session != session)
             continue;
         epd_assert(b->ops == 0);
@@ -171,8 +171,8 @@ static void on_range(void *arg, const struct epd_range *range, const struct epd_
     if (status == EPD_OK)
         status = buffer_new(m->session, range, &b, &why);
     if (status == EPD_OK)
-        status = epd_session_grant_chunk(m->session, range->chunk, info.grants, &info.n_grants,
-                                         &why);
+        status =
+            epd_session_grant_chunk(m->session, range->chunk, info.grants, &info.n_grants, &why);
     if (status == EPD_OK) {
         info.buffer = epd_handle_pack(b->handle);
         info.chunk = range->chunk->id;

@@ -95,7 +95,8 @@ static void on_revoke_reply(void *arg, const struct epd_link_reply *reply)
 static void on_revoke_late(uv_timer_t *timer)
 {
     struct epd_group *g = timer->data;
-    EPD_FOR_DEVICES (d, g->unrevoked) {
+    EPD_FOR_DEVICES(d, g->unrevoked)
+    {
         g->core->counters.revoke_kills++;
         epd_device_kill(g->core->device[d], "engine did not stop writing within revoke_ms");
     }
@@ -117,14 +118,15 @@ static void start(struct epd_group *g, const struct epd_cause *cause, const char
     g->core->counters.generation_changes++;
     log_debug("group %s: generation changes: %s", g->name, text);
     g->unrevoked = 0;
-    EPD_FOR_DEVICES (d, g->devices)
-        if (may_write(g->core->device[d]))
-            g->unrevoked |= 1u << d;
+    EPD_FOR_DEVICES(d, g->devices)
+    if (may_write(g->core->device[d]))
+        g->unrevoked |= 1u << d;
     if (g->unrevoked == 0) {
         revoked(g);
         return;
     }
-    EPD_FOR_DEVICES (d, g->unrevoked) {
+    EPD_FOR_DEVICES(d, g->unrevoked)
+    {
         struct epd_msg_epoch msg = {.h = {.type = EPD_MSG_REVOKE}, .epoch = EPD_EPOCH_ALL};
         (void)send_step(g, d, &msg, on_revoke_reply); /* a dying one is waited for */
     }
@@ -205,8 +207,8 @@ static void revoked(struct epd_group *g)
     epd_events_add(g->core->events, "group", g->name, "generation %u: %s", g->generation,
                    g->cause_text);
     g->outstanding = 1; /* no answer ends the phase before all are asked */
-    EPD_FOR_DEVICES (d, g->devices)
-        send_generation(g, d);
+    EPD_FOR_DEVICES(d, g->devices)
+    send_generation(g, d);
     if (--g->outstanding == 0)
         settle(g);
 }
@@ -234,7 +236,8 @@ static void arm(struct epd_group *g)
     for (uint32_t r = 0; r < g->shape.ranks; r++)
         if (g->seat[r].joiner != NULL && g->seat[r].joiner->chunk != NULL)
             epd_lease_send(g->seat[r].joiner);
-    EPD_FOR_DEVICES (d, g->devices) {
+    EPD_FOR_DEVICES(d, g->devices)
+    {
         struct epd_msg_epoch msg = {.h = {.type = EPD_MSG_ARM}, .epoch = EPD_EPOCH_ALL};
         if (send_step(g, d, &msg, on_arm_reply))
             g->outstanding++;
@@ -302,8 +305,7 @@ void epd_change_end_if_due(struct epd_group *g)
 void epd_change_device_down(struct epd_group *g, unsigned device)
 {
     char text[80];
-    const struct epd_cause cause = {
-        .status = EPD_EENGINERESTARTED, .rank = -1, .other_rank = -1};
+    const struct epd_cause cause = {.status = EPD_EENGINERESTARTED, .rank = -1, .other_rank = -1};
     if ((g->devices >> device & 1u) == 0)
         return;
     (void)snprintf(text, sizeof(text), "engine of device %u restarted", device);
@@ -330,9 +332,9 @@ void epd_change_device_up(struct epd_group *g, unsigned device)
 
 const struct epd_device *epd_change_failed_device(const struct epd_group *g)
 {
-    EPD_FOR_DEVICES (d, g->devices)
-        if (epd_device_state(g->core->device[d]) == EPD_DEVICE_FAILED)
-            return g->core->device[d];
+    EPD_FOR_DEVICES(d, g->devices)
+    if (epd_device_state(g->core->device[d]) == EPD_DEVICE_FAILED)
+        return g->core->device[d];
     return NULL;
 }
 

@@ -157,8 +157,8 @@ static void on_created(void *arg, const struct epd_link_reply *reply)
         err = *reply->err;
         chunk->known[chunk->device] = 0;
         if (reply->msg != NULL)
-            (void)epd_fail_prefix(&err, "%llu bytes on device %u",
-                                  (unsigned long long)chunk->bytes, chunk->device);
+            (void)epd_fail_prefix(&err, "%llu bytes on device %u", (unsigned long long)chunk->bytes,
+                                  chunk->device);
         finish(m, &err);
     } else if (reply->n_fds != 1) {
         (void)epd_fail(&err, EPD_EINTERNAL, "engine answered CHUNK_CREATE without a descriptor");
@@ -275,8 +275,7 @@ void epd_chunk_take_range(const struct epd_chunk_spec *spec, uint64_t least, epd
     whole.bytes = spec->bytes > least ? spec->bytes : least;
     whole.bytes = (whole.bytes + EPD_CHUNK_STEP - 1) / EPD_CHUNK_STEP * EPD_CHUNK_STEP;
     struct taking *t = epd_must_calloc(sizeof(*t));
-    *t = (struct taking){
-        .session = spec->session, .bytes = spec->bytes, .done = done, .arg = arg};
+    *t = (struct taking){.session = spec->session, .bytes = spec->bytes, .done = done, .arg = arg};
     spec->session->pending++;
     epd_chunk_create(core, &whole, on_range_chunk, t);
 }

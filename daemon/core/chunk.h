@@ -42,8 +42,7 @@ struct epd_range {
     struct epd_chunk *chunk; /* borrowed */
     uint64_t offset, bytes;
 };
-typedef void (*epd_range_fn)(void *arg, const struct epd_range *range,
-                             const struct epd_error *err);
+typedef void (*epd_range_fn)(void *arg, const struct epd_range *range, const struct epd_error *err);
 void epd_chunk_take_range(const struct epd_chunk_spec *spec, uint64_t least, epd_range_fn done,
                           void *arg);
 /* Zeroes it and gives it back. */

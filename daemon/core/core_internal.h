@@ -17,19 +17,19 @@
 #define EPD_NAME_BYTES 64u /* with the final 0 */
 
 /* Counters of status, by name and help. */
-#define EPD_COUNTER_MAP(X)                                                                        \
-    X(sessions, "sessions opened")                                                                \
-    X(sessions_lost, "sessions ended by the death of the client")                                 \
-    X(groups, "groups created")                                                                   \
-    X(leases, "seats leased")                                                                     \
-    X(takeovers, "seats taken over")                                                              \
-    X(generation_changes, "generation changes")                                                   \
-    X(failed_epochs, "epochs failed")                                                             \
-    X(engine_restarts, "engine deaths")                                                           \
-    X(revoke_kills, "engines killed because they did not stop writing in time")                   \
-    X(grants, "descriptors granted")                                                              \
-    X(grants_expired, "descriptors not fetched in time")                                          \
-    X(refused, "calls refused for want of permission")                                            \
+#define EPD_COUNTER_MAP(X)                                                                         \
+    X(sessions, "sessions opened")                                                                 \
+    X(sessions_lost, "sessions ended by the death of the client")                                  \
+    X(groups, "groups created")                                                                    \
+    X(leases, "seats leased")                                                                      \
+    X(takeovers, "seats taken over")                                                               \
+    X(generation_changes, "generation changes")                                                    \
+    X(failed_epochs, "epochs failed")                                                              \
+    X(engine_restarts, "engine deaths")                                                            \
+    X(revoke_kills, "engines killed because they did not stop writing in time")                    \
+    X(grants, "descriptors granted")                                                               \
+    X(grants_expired, "descriptors not fetched in time")                                           \
+    X(refused, "calls refused for want of permission")                                             \
     X(limited, "calls refused by a limit")
 struct epd_counters {
 #define EPD_COUNTER_FIELD(name, help) uint64_t name;
@@ -65,12 +65,12 @@ struct epd_chunk {
     uint64_t id, bytes;
     enum epd_chunk_kind kind;
     unsigned device;
-    int fd;                      /* owned; -1 while it is created */
-    struct epd_session *session; /* borrowed; NULL: exchange */
-    struct epd_group *group;     /* borrowed; NULL: session chunk */
-    struct epd_alloc *alloc;     /* owned; rings and buffers */
-    bool ready;                  /* all engines that need it have it */
-    bool held;                   /* the session has fetched the descriptor */
+    int fd;                          /* owned; -1 while it is created */
+    struct epd_session *session;     /* borrowed; NULL: exchange */
+    struct epd_group *group;         /* borrowed; NULL: session chunk */
+    struct epd_alloc *alloc;         /* owned; rings and buffers */
+    bool ready;                      /* all engines that need it have it */
+    bool held;                       /* the session has fetched the descriptor */
     uint64_t known[EPD_MAX_DEVICES]; /* incarnation of the engine that maps it, 0: none */
     struct epd_chunk *next;
 };
@@ -146,17 +146,17 @@ struct epd_group {
     enum epd_group_state state;
     uint32_t generation;
     uint8_t device[EPD_MAX_RANKS];
-    uint32_t devices; /* bit d: has seats on device d */
+    uint32_t devices;                            /* bit d: has seats on device d */
     struct epd_chunk *exchange[EPD_MAX_DEVICES]; /* owned */
     uint64_t set_in[EPD_MAX_DEVICES]; /* incarnation of the engine that knows the group */
     struct epd_seat seat[EPD_MAX_RANKS];
     /* the change that runs, or the last one */
     struct epd_cause cause;
     char cause_text[160];
-    uint64_t change;             /* number of it; replies of older ones are ignored */
-    uint32_t unrevoked, acked;   /* bit d: REVOKE not yet answered; GENERATION answered */
-    unsigned outstanding;        /* replies of this phase */
-    bool again, destroy;         /* another change, or the end, follows */
+    uint64_t change;           /* number of it; replies of older ones are ignored */
+    uint32_t unrevoked, acked; /* bit d: REVOKE not yet answered; GENERATION answered */
+    unsigned outstanding;      /* replies of this phase */
+    bool again, destroy;       /* another change, or the end, follows */
     struct epd_cause again_cause;
     char again_text[160];
     bool leased_once;
@@ -188,13 +188,13 @@ struct epd_lease {
     enum epd_lease_state state;
     struct epd_chunk *chunk; /* borrowed; NULL: no ring yet */
     uint64_t offset;
-    bool sent;       /* SEAT_SET is on its way or done */
-    bool clearing;   /* SEAT_CLEAR is on its way */
-    bool leaving;    /* end it when SEAT_SET is answered */
-    uint64_t set_in; /* incarnation of the engine that knows the seat */
+    bool sent;                   /* SEAT_SET is on its way or done */
+    bool clearing;               /* SEAT_CLEAR is on its way */
+    bool leaving;                /* end it when SEAT_SET is answered */
+    uint64_t set_in;             /* incarnation of the engine that knows the seat */
     struct epd_acquire *acquire; /* owned; the call that waits, NULL: answered */
     struct epd_waiters gone;
-    struct epd_desc *desc[EPD_MAX_DESCS];         /* owned */
+    struct epd_desc *desc[EPD_MAX_DESCS]; /* owned */
     uint32_t desc_generation[EPD_MAX_DESCS];
     struct epd_lease *next; /* of the session */
 };
@@ -210,8 +210,8 @@ static inline bool epd_known_to(const struct epd_device *device, uint64_t incarn
 {
     return epd_device_configured(device) && incarnation == epd_device_incarnation(device);
 }
-#define EPD_FOR_DEVICES(index, mask)                                                              \
-    for (unsigned index = 0; index < EPD_MAX_DEVICES; index++)                                    \
+#define EPD_FOR_DEVICES(index, mask)                                                               \
+    for (unsigned index = 0; index < EPD_MAX_DEVICES; index++)                                     \
         if (((mask) >> index & 1u) != 0)
 
 #endif

@@ -140,7 +140,7 @@ static void on_set(void *arg, const struct epd_link_reply *reply)
 }
 
 static enum epd_status bind_op(struct epd_session *session, const struct epd_bind_request *r,
-                            struct call *c, struct epd_error *err)
+                               struct call *c, struct epd_error *err)
 {
     struct epd_lease *lease;
     struct epd_desc *desc = epd_must_calloc(sizeof(*desc));
@@ -181,8 +181,7 @@ void epd_desc_bind(struct epd_session *session, const struct epd_bind_request *r
 {
     struct epd_error err;
     struct call *c = epd_must_calloc(sizeof(*c));
-    *c = (struct call){
-        .core = session->core, .lease = request->lease, .bound = fn, .arg = arg};
+    *c = (struct call){.core = session->core, .lease = request->lease, .bound = fn, .arg = arg};
     if (bind_op(session, request, c, &err) != EPD_OK) {
         fn(arg, (struct epd_desc_id){0, 0}, &err);
         free(c);
@@ -207,7 +206,7 @@ static void on_cleared(void *arg, const struct epd_link_reply *reply)
 }
 
 static enum epd_status unbind_op(struct epd_session *session, struct call *c, bool *sent_out,
-                              struct epd_error *err)
+                                 struct epd_error *err)
 {
     struct epd_lease *lease;
     enum epd_status status = epd_lease_get(session, c->lease, &lease, err);

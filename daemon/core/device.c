@@ -50,8 +50,8 @@ static const struct epd_fsm_row g_rows[] = {
     {EPD_DEVICE_STOPPING, EV_REAPED, EPD_DEVICE_STOPPED},
 };
 static uint64_t g_taken[EPD_ARRAY_LEN(g_rows)];
-const struct epd_fsm epd_device_fsm = {"device", g_states, g_events,
-                                       g_rows,   EPD_ARRAY_LEN(g_rows), g_taken};
+const struct epd_fsm epd_device_fsm = {"device", g_states, g_events, g_rows, EPD_ARRAY_LEN(g_rows),
+                                       g_taken};
 
 struct epd_device {
     struct epd_device_options options;
@@ -65,12 +65,12 @@ struct epd_device {
     pid_t pid; /* 0: none */
     int pidfd; /* owned */
     uv_poll_t watch;
-    struct epd_link *link; /* owned */
-    int fds[EPD_DEVICE_FDS]; /* owned */
+    struct epd_link *link;        /* owned */
+    int fds[EPD_DEVICE_FDS];      /* owned */
     struct epd_status_page *page; /* owned mapping */
     /* time */
     uv_timer_t tick, retry;
-    unsigned handles; /* open uv handles that are part of this object */
+    unsigned handles;      /* open uv handles that are part of this object */
     uint64_t ping_sent_ns; /* 0: answered */
     uint64_t backoff_ms;
     uint64_t window_start_ns;
@@ -222,9 +222,9 @@ static void on_pong(void *arg, const struct epd_link_reply *reply)
 
 static void send_ping(struct epd_device *d)
 {
-    struct epd_msg_header ping = {.type = EPD_MSG_PING};
+    struct epd_msg_header ping = {.type = EPD_MSG_PING, .bytes = sizeof(ping)};
     d->ping_sent_ns = epd_now_ns();
-    epd_link_request(d->link, &ping, sizeof(ping), NULL, 0, on_pong, d);
+    epd_link_request(d->link, &ping, NULL, 0, on_pong, d);
 }
 
 static void on_tick(uv_timer_t *timer)
@@ -245,14 +245,14 @@ static enum epd_status adopt_fds(struct epd_device *d, const struct epd_link_rep
         return epd_fail(err, EPD_EINTERNAL, "engine answered CONFIG with %u descriptors",
                         reply->n_fds);
     void *page;
-    enum epd_status status =
-        epd_memfd_map(reply->fds[0], EPD_STATUS_PAGE_BYTES, true, &page, err);
+    enum epd_status status = epd_memfd_map(reply->fds[0], EPD_STATUS_PAGE_BYTES, true, &page, err);
     if (status != EPD_OK)
         return status;
     d->page = page;
     if (d->page->magic != EPD_STATUS_MAGIC || d->page->abi != EPD_ABI_VERSION)
-        return epd_fail(err, EPD_EVERSION, "engine's status page has another ABI: install epd and "
-                                           "epd-engine of one release");
+        return epd_fail(err, EPD_EVERSION,
+                        "engine's status page has another ABI: install epd and "
+                        "epd-engine of one release");
     status = epd_memfd_seal_future_write(reply->fds[0], err);
     if (status != EPD_OK)
         return status;
@@ -264,7 +264,8 @@ static enum epd_status adopt_fds(struct epd_device *d, const struct epd_link_rep
 static void on_config_reply(void *arg, const struct epd_link_reply *reply)
 {
     struct epd_device *d = arg;
-    if (reply->msg == NULL || (d->state != EPD_DEVICE_STARTING && d->state != EPD_DEVICE_RESTARTING))
+    if (reply->msg == NULL ||
+        (d->state != EPD_DEVICE_STARTING && d->state != EPD_DEVICE_RESTARTING))
         return;
     struct epd_error err;
     if (reply->err != NULL)
@@ -280,7 +281,7 @@ static void on_config_reply(void *arg, const struct epd_link_reply *reply)
 static void send_config(struct epd_device *d)
 {
     struct epd_msg_config msg = {
-        .h = {.type = EPD_MSG_CONFIG},
+        .h = {.type = EPD_MSG_CONFIG, .bytes = sizeof(msg)},
         .abi = EPD_ABI_VERSION,
         .device = d->options.index,
         .incarnation = d->incarnation,
@@ -288,7 +289,7 @@ static void send_config(struct epd_device *d)
         .spin_us = d->options.spin_us,
         .log_level = (uint32_t)epd_log_get_level(),
     };
-    epd_link_request(d->link, &msg.h, sizeof(msg), NULL, 0, on_config_reply, d);
+    epd_link_request(d->link, &msg.h, NULL, 0, on_config_reply, d);
 }
 
 static enum epd_status start_process(struct epd_device *d, struct epd_error *err)
@@ -408,17 +409,17 @@ void epd_device_stop(struct epd_device *d, uint64_t grace_ms)
         return;
     if (dying || d->link == NULL)
         return;
-    struct epd_msg_header stop = {.type = EPD_MSG_STOP};
-    epd_link_request(d->link, &stop, sizeof(stop), NULL, 0, NULL, NULL);
+    struct epd_msg_header stop = {.type = EPD_MSG_STOP, .bytes = sizeof(stop)};
+    epd_link_request(d->link, &stop, NULL, 0, NULL, NULL);
     (void)uv_timer_start(&d->retry, on_stop_late, grace_ms, 0);
 }
 
-enum epd_status epd_device_request(struct epd_device *d, struct epd_msg_header *msg,
-                                   const int *fds, unsigned n_fds, epd_link_fn fn, void *arg)
+enum epd_status epd_device_request(struct epd_device *d, struct epd_msg_header *msg, const int *fds,
+                                   unsigned n_fds, epd_link_fn fn, void *arg)
 {
     if (!epd_device_configured(d))
         return EPD_EDEVICE;
-    epd_link_request(d->link, msg, msg->bytes, fds, n_fds, fn, arg);
+    epd_link_request(d->link, msg, fds, n_fds, fn, arg);
     return EPD_OK;
 }
 
@@ -448,9 +449,8 @@ const char *epd_device_state_name(const struct epd_device *d)
 
 bool epd_device_configured(const struct epd_device *d)
 {
-    return d->configured &&
-           (d->state == EPD_DEVICE_STARTING || d->state == EPD_DEVICE_RUNNING ||
-            d->state == EPD_DEVICE_RESTARTING);
+    return d->configured && (d->state == EPD_DEVICE_STARTING || d->state == EPD_DEVICE_RUNNING ||
+                             d->state == EPD_DEVICE_RESTARTING);
 }
 
 uint64_t epd_device_incarnation(const struct epd_device *d)

@@ -62,7 +62,8 @@ void epd_device_kill(struct epd_device *device, const char *why);
 /* STOP, SIGKILL after grace_ms; the state becomes stopped (see owner.changed). */
 void epd_device_stop(struct epd_device *device, uint64_t grace_ms);
 
-/* As epd_link_request; h.bytes is set by the caller. EPD_EDEVICE when the engine takes no messages: fn is not called then. */
+/* As epd_link_request; h.bytes is set by the caller. EPD_EDEVICE when the engine takes no messages:
+ * fn is not called then. */
 enum epd_status epd_device_request(struct epd_device *device, struct epd_msg_header *msg,
                                    const int *fds, unsigned n_fds, epd_link_fn fn, void *arg);
 
@@ -90,7 +91,7 @@ struct epd_device_info {
     uint64_t chunks, chunk_bytes;
     uint64_t incarnation, ops, tasks, wakeups, rss_bytes;
     unsigned restarts;
-    pid_t pid; /* 0: none */
+    pid_t pid;       /* 0: none */
     char cause[160]; /* of the last restart */
 };
 void epd_device_info(const struct epd_device *device, struct epd_device_info *out);

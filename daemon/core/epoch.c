@@ -15,8 +15,8 @@ struct failing {
     struct epd_group *group; /* referenced */
     uint64_t change;         /* of the group when it began: another one makes this void */
     struct epd_msg_epoch msg;
-    unsigned left;           /* replies, and 1 until all are asked */
-    uint32_t unrevoked;      /* bit d: has not answered */
+    unsigned left;      /* replies, and 1 until all are asked */
+    uint32_t unrevoked; /* bit d: has not answered */
     uv_timer_t timer;
 };
 
@@ -53,7 +53,8 @@ static void tell_all(struct failing *f)
     struct epd_group *g = f->group;
     char text[160];
     describe(&f->msg, text, sizeof(text));
-    EPD_FOR_DEVICES (d, g->devices) {
+    EPD_FOR_DEVICES(d, g->devices)
+    {
         struct epd_msg_epoch msg = f->msg;
         msg.h = (struct epd_msg_header){.type = EPD_MSG_FAIL, .bytes = sizeof(msg)};
         /* An engine that is lost now gets a generation change instead. */
@@ -93,10 +94,10 @@ static void on_reply(void *arg, const struct epd_link_reply *reply)
 static void on_late(uv_timer_t *timer)
 {
     struct failing *f = timer->data;
-    EPD_FOR_DEVICES (d, f->unrevoked) {
+    EPD_FOR_DEVICES(d, f->unrevoked)
+    {
         f->group->core->counters.revoke_kills++;
-        epd_device_kill(f->group->core->device[d],
-                        "engine did not stop writing within revoke_ms");
+        epd_device_kill(f->group->core->device[d], "engine did not stop writing within revoke_ms");
     }
 }
 
@@ -111,7 +112,8 @@ static void begin(struct epd_group *g, const struct epd_msg_epoch *msg)
     (void)uv_timer_init(g->core->loop, &f->timer); /* cannot fail */
     f->timer.data = f;
     (void)uv_timer_start(&f->timer, on_late, g->core->config->revoke_ms, 0); /* has a callback */
-    EPD_FOR_DEVICES (d, g->devices) {
+    EPD_FOR_DEVICES(d, g->devices)
+    {
         struct epd_msg_epoch revoke = f->msg;
         struct step *s = epd_must_calloc(sizeof(*s));
         *s = (struct step){.failing = f, .device = d};

@@ -74,8 +74,7 @@ const struct epd_event *epd_events_after(const struct epd_events *events, uint64
 {
     if (after >= events->last)
         return NULL;
-    const uint64_t oldest =
-        events->last > EPD_EVENTS_KEPT ? events->last - EPD_EVENTS_KEPT + 1 : 1;
+    const uint64_t oldest = events->last > EPD_EVENTS_KEPT ? events->last - EPD_EVENTS_KEPT + 1 : 1;
     const uint64_t want = after + 1 > oldest ? after + 1 : oldest;
     return &events->ring[want % EPD_EVENTS_KEPT];
 }
@@ -85,8 +84,7 @@ uint64_t epd_events_last(const struct epd_events *events)
     return events->last;
 }
 
-struct epd_events_sub *epd_events_subscribe(struct epd_events *events, epd_events_fn fn,
-                                            void *arg)
+struct epd_events_sub *epd_events_subscribe(struct epd_events *events, epd_events_fn fn, void *arg)
 {
     struct epd_events_sub *sub = epd_must_calloc(sizeof(*sub));
     *sub = (struct epd_events_sub){.fn = fn, .arg = arg, .next = events->subs};

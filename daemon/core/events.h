@@ -1,5 +1,5 @@
-/* What happened, for people and WatchEvents: a ring of the last EPD_EVENTS_KEPT events and a list of
- * subscribers. Thread rule: the loop's thread. */
+/* What happened, for people and WatchEvents: a ring of the last EPD_EVENTS_KEPT events and a list
+ * of subscribers. Thread rule: the loop's thread. */
 #ifndef EPD_CORE_EVENTS_H
 #define EPD_CORE_EVENTS_H
 
@@ -32,8 +32,7 @@ const struct epd_event *epd_events_after(const struct epd_events *events, uint64
 /* Sequence of the newest event, 0: none yet. */
 uint64_t epd_events_last(const struct epd_events *events);
 
-struct epd_events_sub *epd_events_subscribe(struct epd_events *events, epd_events_fn fn,
-                                            void *arg);
+struct epd_events_sub *epd_events_subscribe(struct epd_events *events, epd_events_fn fn, void *arg);
 void epd_events_unsubscribe(struct epd_events *events, struct epd_events_sub *sub);
 
 #endif

@@ -19,8 +19,7 @@ bool epd_fsm_allows(const struct epd_fsm *fsm, unsigned from, unsigned event)
     return find(fsm, from, event) != NULL;
 }
 
-unsigned epd_fsm_step(const struct epd_fsm *fsm, unsigned from, unsigned event,
-                      const char *object)
+unsigned epd_fsm_step(const struct epd_fsm *fsm, unsigned from, unsigned event, const char *object)
 {
     const struct epd_fsm_row *row = find(fsm, from, event);
     if (row == NULL)

@@ -24,7 +24,6 @@ struct epd_fsm {
 bool epd_fsm_allows(const struct epd_fsm *fsm, unsigned from, unsigned event);
 /* The state after the event. No such edge is a bug of ours: logs and aborts. `object` names the
  * object in the log. */
-unsigned epd_fsm_step(const struct epd_fsm *fsm, unsigned from, unsigned event,
-                      const char *object);
+unsigned epd_fsm_step(const struct epd_fsm *fsm, unsigned from, unsigned event, const char *object);
 
 #endif

@@ -79,8 +79,9 @@ enum epd_status epd_grants_issue(struct epd_grants *grants, const struct epd_gra
     for (const struct epd_grant *g = grants->first; g != NULL; g = g->next)
         held += g->peer.uid == grant->peer.uid;
     if (held >= EPD_GRANTS_PER_UID)
-        return epd_fail(err, EPD_ELIMIT, "user %u has %u descriptors waiting at the fd socket; "
-                                         "fetch them first",
+        return epd_fail(err, EPD_ELIMIT,
+                        "user %u has %u descriptors waiting at the fd socket; "
+                        "fetch them first",
                         (unsigned)grant->peer.uid, held);
     int fd = -1;
     if (grant->fd >= 0 && (fd = fcntl(grant->fd, F_DUPFD_CLOEXEC, 0)) < 0)
@@ -97,8 +98,7 @@ enum epd_status epd_grants_issue(struct epd_grants *grants, const struct epd_gra
     return EPD_OK;
 }
 
-struct epd_grant *epd_grants_find(struct epd_grants *grants,
-                                  const uint8_t token[EPD_TOKEN_BYTES],
+struct epd_grant *epd_grants_find(struct epd_grants *grants, const uint8_t token[EPD_TOKEN_BYTES],
                                   const struct epd_peer *peer)
 {
     const uint64_t now = epd_now_ns();

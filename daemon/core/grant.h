@@ -44,8 +44,7 @@ void epd_grants_destroy(struct epd_grants *grants);
 enum epd_status epd_grants_issue(struct epd_grants *grants, const struct epd_grant *grant,
                                  uint8_t token_out[EPD_TOKEN_BYTES], struct epd_error *err);
 /* The grant of a token of this peer, in constant time for each grant kept; NULL: none. */
-struct epd_grant *epd_grants_find(struct epd_grants *grants,
-                                  const uint8_t token[EPD_TOKEN_BYTES],
+struct epd_grant *epd_grants_find(struct epd_grants *grants, const uint8_t token[EPD_TOKEN_BYTES],
                                   const struct epd_peer *peer);
 /* Closes its descriptor. */
 void epd_grants_remove(struct epd_grants *grants, struct epd_grant *grant);

@@ -23,9 +23,9 @@
 
 static const char *const g_states[] = {"creating", "armed",  "rearm",    "revoking", "changing",
                                        "waiting",  "arming", "dropping", "gone"};
-static const char *const g_events[] = {
-    "created",   "change", "revoked",     "all_acked", "some_acked", "device_up",
-    "all_armed", "armed",  "all_rearmed", "drop",      "dropped"};
+static const char *const g_events[] = {"created",     "change",    "revoked",   "all_acked",
+                                       "some_acked",  "device_up", "all_armed", "armed",
+                                       "all_rearmed", "drop",      "dropped"};
 static const struct epd_fsm_row g_rows[] = {
     {EPD_GROUP_CREATING, EPD_GROUP_EV_CREATED, EPD_GROUP_ARMED},
     {EPD_GROUP_CREATING, EPD_GROUP_EV_DROP, EPD_GROUP_DROPPING},
@@ -44,8 +44,8 @@ static const struct epd_fsm_row g_rows[] = {
     {EPD_GROUP_DROPPING, EPD_GROUP_EV_DROPPED, EPD_GROUP_GONE},
 };
 static uint64_t g_taken[EPD_ARRAY_LEN(g_rows)];
-const struct epd_fsm epd_group_fsm = {"group", g_states, g_events,
-                                      g_rows,  EPD_ARRAY_LEN(g_rows), g_taken};
+const struct epd_fsm epd_group_fsm = {"group", g_states, g_events, g_rows, EPD_ARRAY_LEN(g_rows),
+                                      g_taken};
 
 void epd_group_set_state(struct epd_group *g, enum epd_group_event event)
 {
@@ -182,7 +182,8 @@ void epd_group_drop(struct epd_group *g)
     epd_assert(!epd_group_has_leases(g));
     epd_group_set_state(g, EPD_GROUP_EV_DROP);
     struct epd_join *join = epd_join_create(true, on_dropped, g);
-    EPD_FOR_DEVICES (d, g->devices) {
+    EPD_FOR_DEVICES(d, g->devices)
+    {
         struct epd_msg_epoch msg = {.h = {.type = EPD_MSG_GROUP_DROP, .bytes = sizeof(msg)},
                                     .group = g->id,
                                     .generation = g->generation};
@@ -233,9 +234,9 @@ static void created(struct creating *c, const struct epd_error *err)
     core->counters.groups++;
     epd_group_set_state(g, EPD_GROUP_EV_CREATED);
     log_debug("group %s: %u ranks, %u experts, uid %u", g->name, g->shape.ranks, g->shape.experts,
-             (unsigned)g->uid);
-    epd_events_add(core->events, "group", g->name, "created: %u ranks, %u experts",
-                   g->shape.ranks, g->shape.experts);
+              (unsigned)g->uid);
+    epd_events_add(core->events, "group", g->name, "created: %u ranks, %u experts", g->shape.ranks,
+                   g->shape.experts);
     c->fn(c->arg, g, NULL);
     free(c);
     g->refs++;
@@ -249,11 +250,11 @@ static void on_set(void *arg, const struct epd_error *err)
     struct creating *c = arg;
     struct epd_group *g = c->group;
     struct epd_error lost;
-    EPD_FOR_DEVICES (d, g->devices)
-        if (err == NULL && !epd_known_to(g->core->device[d], g->set_in[d])) {
-            (void)epd_fail(&lost, EPD_EDEVICE, "device %u restarted meanwhile; try again", d);
-            err = &lost;
-        }
+    EPD_FOR_DEVICES(d, g->devices)
+    if (err == NULL && !epd_known_to(g->core->device[d], g->set_in[d])) {
+        (void)epd_fail(&lost, EPD_EDEVICE, "device %u restarted meanwhile; try again", d);
+        err = &lost;
+    }
     created(c, err);
 }
 
@@ -262,7 +263,8 @@ static void tell_engines(struct creating *c)
     struct epd_group *g = c->group;
     struct epd_join *join = epd_join_create(false, on_set, c);
     struct epd_msg_group msg = set_message(g, true);
-    EPD_FOR_DEVICES (d, g->devices) {
+    EPD_FOR_DEVICES(d, g->devices)
+    {
         g->set_in[d] = epd_device_incarnation(g->core->device[d]);
         epd_join_request(join, g->core->device[d], &msg.h, -1);
     }
@@ -284,8 +286,8 @@ static void on_exchange(void *arg, struct epd_chunk *chunk, const struct epd_err
         created(c, &c->err);
 }
 
-static enum epd_status check_request(struct epd_session *session,
-                                     const struct epd_group_request *r, struct epd_error *err)
+static enum epd_status check_request(struct epd_session *session, const struct epd_group_request *r,
+                                     struct epd_error *err)
 {
     struct epd_core *core = session->core;
     uint32_t cursor = 0;
@@ -370,7 +372,8 @@ void epd_group_create(struct epd_session *session, const struct epd_group_reques
     const uint32_t devices = g->devices; /* the last answer may free the group */
     struct epd_core *core = session->core;
     const uint64_t bytes = epd_exchange_bytes(&g->shape);
-    EPD_FOR_DEVICES (d, devices) {
+    EPD_FOR_DEVICES(d, devices)
+    {
         const struct epd_chunk_spec spec = {
             .kind = EPD_CHUNK_EXCHANGE, .device = d, .bytes = bytes, .group = g};
         epd_chunk_create(core, &spec, on_exchange, c);
@@ -414,8 +417,9 @@ static enum epd_status find_for(struct epd_core *core, const struct epd_group_ad
         return status;
     if (request->caller->uid != (*out)->uid && !epd_core_is_admin(core, request->caller)) {
         core->counters.refused++;
-        return epd_fail(err, EPD_EPERM, "group %s belongs to user %u; its user or an administrator "
-                                        "(group %s) may do this",
+        return epd_fail(err, EPD_EPERM,
+                        "group %s belongs to user %u; its user or an administrator "
+                        "(group %s) may do this",
                         (*out)->name, (unsigned)(*out)->uid, core->config->admin_group);
     }
     if ((*out)->state == EPD_GROUP_CREATING)
@@ -444,16 +448,17 @@ static unsigned count_leases(const struct epd_group *g)
     return n;
 }
 
-void epd_group_destroy(struct epd_core *core, const struct epd_group_admin *request,
-                       epd_done_fn fn, void *arg)
+void epd_group_destroy(struct epd_core *core, const struct epd_group_admin *request, epd_done_fn fn,
+                       void *arg)
 {
     struct epd_error err;
     struct epd_group *g;
     enum epd_status status = find_for(core, request, &g, &err);
     const unsigned leased = status == EPD_OK ? count_leases(g) : 0;
     if (status == EPD_OK && leased != 0 && !request->force)
-        status = epd_fail(&err, EPD_EBUSY, "group %s has %u leased seats; release them or use force",
-                          g->name, leased);
+        status =
+            epd_fail(&err, EPD_EBUSY, "group %s has %u leased seats; release them or use force",
+                     g->name, leased);
     if (status != EPD_OK) {
         fn(arg, &err);
         return;

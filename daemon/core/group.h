@@ -41,8 +41,8 @@ struct epd_group_admin {
     const struct epd_peer *caller; /* the creator's uid or an administrator */
     bool force;
 };
-void epd_group_destroy(struct epd_core *core, const struct epd_group_admin *request,
-                       epd_done_fn fn, void *arg);
+void epd_group_destroy(struct epd_core *core, const struct epd_group_admin *request, epd_done_fn fn,
+                       void *arg);
 /* New generation; answered when it is there. */
 void epd_group_reset(struct epd_core *core, const struct epd_group_admin *request, epd_group_fn fn,
                      void *arg);
@@ -70,9 +70,9 @@ enum epd_group_event {
     EPD_GROUP_EV_ALL_ACKED,  /* all engines have the new generation */
     EPD_GROUP_EV_SOME_ACKED, /* all that run */
     EPD_GROUP_EV_DEVICE_UP,
-    EPD_GROUP_EV_ARMED,        /* all engines take entries; every lessee knows the generation */
-    EPD_GROUP_EV_ARMED_SOME,   /* the same, but some lessee has not rearmed */
-    EPD_GROUP_EV_REARMED,      /* the last lessee has */
+    EPD_GROUP_EV_ARMED,      /* all engines take entries; every lessee knows the generation */
+    EPD_GROUP_EV_ARMED_SOME, /* the same, but some lessee has not rearmed */
+    EPD_GROUP_EV_REARMED,    /* the last lessee has */
     EPD_GROUP_EV_DROP,
     EPD_GROUP_EV_DROPPED,
 };

@@ -43,8 +43,8 @@ static void on_reply(void *arg, const struct epd_link_reply *reply)
     put(join);
 }
 
-void epd_join_request(struct epd_join *join, struct epd_device *device,
-                      struct epd_msg_header *msg, int fd)
+void epd_join_request(struct epd_join *join, struct epd_device *device, struct epd_msg_header *msg,
+                      int fd)
 {
     struct epd_error err;
     if (epd_device_request(device, msg, &fd, fd >= 0, on_reply, join) == EPD_OK) {

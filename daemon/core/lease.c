@@ -32,8 +32,8 @@ static const struct epd_fsm_row g_rows[] = {
     {EPD_LEASE_RECLAIMING, EV_CLEARED, EPD_LEASE_GONE},
 };
 static uint64_t g_taken[EPD_ARRAY_LEN(g_rows)];
-const struct epd_fsm epd_lease_fsm = {"lease", g_states, g_events,
-                                      g_rows,  EPD_ARRAY_LEN(g_rows), g_taken};
+const struct epd_fsm epd_lease_fsm = {"lease", g_states, g_events, g_rows, EPD_ARRAY_LEN(g_rows),
+                                      g_taken};
 
 static void set_state(struct epd_lease *lease, enum event event)
 {
@@ -168,8 +168,8 @@ static enum epd_status fill_info(struct epd_lease *lease, struct epd_lease_info 
         .shape = g->shape,
         .incarnation = epd_device_incarnation(epd_lease_device_of(lease)),
     };
-    enum epd_status status = epd_session_grant_chunk(lease->session, lease->chunk, info->grants,
-                                                     &info->n_grants, err);
+    enum epd_status status =
+        epd_session_grant_chunk(lease->session, lease->chunk, info->grants, &info->n_grants, err);
     if (status == EPD_OK)
         status = epd_session_grant_device(lease->session, info->device, info->grants,
                                           &info->n_grants, err);
@@ -328,7 +328,7 @@ static void on_stable(void *arg, struct epd_group *group, const struct epd_error
 {
     struct rearm *r = arg;
     struct epd_session *session = epd_session_by_id(r->core, r->session);
-    struct epd_lease *lease;
+    struct epd_lease *lease = NULL;
     struct epd_lease_info info;
     struct epd_error why;
     enum epd_status status = EPD_OK;
@@ -339,10 +339,14 @@ static void on_stable(void *arg, struct epd_group *group, const struct epd_error
     } else if (session == NULL || session->state != EPD_SESSION_ACTIVE) {
         status = epd_fail(&why, EPD_ESESSIONLOST, "the session has ended");
     }
-    if (status == EPD_OK)
+    if (status == EPD_OK) {
+        epd_assert(session != NULL);
         status = epd_lease_get(session, r->lease, &lease, &why);
-    if (status == EPD_OK)
+    }
+    if (status == EPD_OK) {
+        epd_assert(lease != NULL);
         status = fill_info(lease, &info, &why);
+    }
     if (status == EPD_OK) {
         if (lease->state == EPD_LEASE_REARM)
             set_state(lease, EV_REARM);
@@ -357,12 +361,13 @@ static void on_stable(void *arg, struct epd_group *group, const struct epd_error
 void epd_lease_rearm(struct epd_session *session, uint64_t id,
                      const struct epd_lease_caller *caller)
 {
-    struct epd_lease *lease;
+    struct epd_lease *lease = NULL;
     struct epd_error err;
     if (epd_lease_get(session, id, &lease, &err) != EPD_OK) {
         caller->fn(caller->arg, NULL, &err);
         return;
     }
+    epd_assert(lease != NULL);
     struct rearm *r = epd_must_calloc(sizeof(*r));
     *r = (struct rearm){
         .core = session->core, .session = session->id, .lease = id, .caller = *caller};
@@ -383,12 +388,13 @@ static void on_released(void *arg)
 
 void epd_lease_release(struct epd_session *session, uint64_t id, epd_done_fn fn, void *arg)
 {
-    struct epd_lease *lease;
+    struct epd_lease *lease = NULL;
     struct epd_error err;
     if (epd_lease_get(session, id, &lease, &err) != EPD_OK) {
         fn(arg, &err);
         return;
     }
+    epd_assert(lease != NULL);
     struct releasing *r = epd_must_calloc(sizeof(*r));
     *r = (struct releasing){.fn = fn, .arg = arg};
     epd_waiters_add(&lease->gone, on_released, r);

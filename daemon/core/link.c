@@ -35,7 +35,7 @@ struct epd_link {
     bool dead, closed;
     uint64_t next_seq;
     struct epd_link_events events;
-    struct pending *first, **last; /* owned, by seq */
+    struct pending *first, **last;          /* owned, by seq */
     struct outgoing *out_first, **out_last; /* owned */
 };
 
@@ -107,12 +107,13 @@ static void flush_out(struct epd_link *link)
         poll_start(link);
 }
 
-void epd_link_request(struct epd_link *link, struct epd_msg_header *msg, size_t bytes,
-                      const int *fds, unsigned n_fds, epd_link_fn fn, void *arg)
+void epd_link_request(struct epd_link *link, struct epd_msg_header *msg, const int *fds,
+                      unsigned n_fds, epd_link_fn fn, void *arg)
 {
-    epd_assert(bytes <= EPD_MSG_MAX_BYTES && n_fds <= LINK_FDS && !link->closed);
+    const size_t bytes = msg->bytes;
+    epd_assert(bytes >= sizeof(*msg) && bytes <= EPD_MSG_MAX_BYTES && n_fds <= LINK_FDS &&
+               !link->closed);
     msg->seq = link->next_seq++;
-    msg->bytes = (uint32_t)bytes;
     struct pending *p = epd_must_calloc(sizeof(*p));
     *p = (struct pending){.seq = msg->seq, .type = msg->type, .fn = fn, .arg = arg};
     *link->last = p;

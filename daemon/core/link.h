@@ -31,13 +31,14 @@ struct epd_link_events {
 /* Takes over fd (non-blocking SEQPACKET), also on failure. */
 enum epd_status epd_link_open(uv_loop_t *loop, int fd, const struct epd_link_events *events,
                               struct epd_link **out, struct epd_error *err);
-/* Fails every pending request with EPD_EDEVICE, in order, then frees (in the loop). NULL is fine. */
+/* Fails every pending request with EPD_EDEVICE, in order, then frees (in the loop). NULL is fine.
+ */
 void epd_link_close(struct epd_link *link);
 
-/* A request: h.seq and h.bytes are set here. Descriptors are borrowed. fn may be NULL (an error
- * reply is logged) and is called exactly once, never from inside this call. On a dead link the
- * request stays pending until epd_link_close. */
-void epd_link_request(struct epd_link *link, struct epd_msg_header *msg, size_t bytes,
-                      const int *fds, unsigned n_fds, epd_link_fn fn, void *arg);
+/* A request: h.bytes is set by the caller, h.seq here. Descriptors are borrowed. fn may be NULL (an
+ * error reply is logged) and is called exactly once, never from inside this call. On a dead link
+ * the request stays pending until epd_link_close. */
+void epd_link_request(struct epd_link *link, struct epd_msg_header *msg, const int *fds,
+                      unsigned n_fds, epd_link_fn fn, void *arg);
 
 #endif

@@ -16,7 +16,7 @@ struct rule {
 };
 
 static const char *const g_dispatch_names[EPD_ARRAY_ROLES] = {
-    "x",   "ids",     "weights",      "recv",   "counts",
+    "x",      "ids", "weights",  "recv",         "counts",
     "ranges", "src", "recv_ids", "recv_weights", "control"};
 static const char *const g_combine_names[EPD_ARRAY_ROLES] = {
     "rows",   "ids", "weights",  "out",          "counts",
@@ -77,11 +77,10 @@ static void combine_rules(const struct epd_shape *s, const struct epd_opdesc *d,
     const uint32_t row = epd_row_bytes(s);
     rules[EPD_ARRAY_ROWS] = (struct rule){
         .need = NEED_MUST, .row_bytes = row, .rows = epd_recv_rows(s) * d->sets, .align = 16};
-    rules[EPD_ARRAY_WEIGHTS] =
-        (struct rule){.need = must_if(s->layout == EPD_LAYOUT_EXPERT_MAJOR),
-                      .row_bytes = s->topk * 4ull,
-                      .rows = 1,
-                      .align = 4};
+    rules[EPD_ARRAY_WEIGHTS] = (struct rule){.need = must_if(s->layout == EPD_LAYOUT_EXPERT_MAJOR),
+                                             .row_bytes = s->topk * 4ull,
+                                             .rows = 1,
+                                             .align = 4};
     rules[EPD_ARRAY_OUT] =
         (struct rule){.need = NEED_MUST, .row_bytes = row, .rows = 1, .align = 16};
     rules[EPD_ARRAY_CONTROL] =
@@ -92,8 +91,9 @@ static enum epd_status check_place(const struct rule *rule, const struct epd_opd
                                    const struct epd_opdesc *d, struct epd_error *err)
 {
     if (rule->own && a->import)
-        return epd_fail(err, EPD_EINVAL, "%s: imported memory cannot be written by peers; use a "
-                                         "buffer of the daemon",
+        return epd_fail(err, EPD_EINVAL,
+                        "%s: imported memory cannot be written by peers; use a "
+                        "buffer of the daemon",
                         rule->name);
     if (a->device != d->device)
         return epd_fail(err, EPD_EINVAL, "%s: its buffer is on device %u, the seat on device %u",
@@ -123,8 +123,8 @@ static enum epd_status check_size(const struct rule *rule, const struct epd_opde
     if (stride < rule->row_bytes || stride > UINT32_MAX || stride % rule->align != 0)
         return epd_fail(err, EPD_EINVAL,
                         "%s: stride %llu must be at least a row of %llu bytes and a multiple of %u",
-                        rule->name, (unsigned long long)stride,
-                        (unsigned long long)rule->row_bytes, rule->align);
+                        rule->name, (unsigned long long)stride, (unsigned long long)rule->row_bytes,
+                        rule->align);
     if (bytes < rule->row_bytes || (bytes - rule->row_bytes) / stride < rule->rows - 1)
         return epd_fail(err, EPD_EINVAL,
                         "%s: %llu bytes, needs %llu rows of %llu bytes, %llu apart", rule->name,
@@ -142,8 +142,7 @@ static enum epd_status check_head(const struct epd_opdesc *d, struct epd_error *
     if (d->sets < 1 || d->sets > EPD_OPDESC_SETS_MAX)
         return epd_fail(err, EPD_EINVAL, "sets %u must be 1..%u", d->sets, EPD_OPDESC_SETS_MAX);
     if (d->kind == EPD_OP_DISPATCH && d->ids_type != EPD_IDS_INT32 && d->ids_type != EPD_IDS_INT64)
-        return epd_fail(err, EPD_EINVAL, "ids_type %u must be int32 (1) or int64 (2)",
-                        d->ids_type);
+        return epd_fail(err, EPD_EINVAL, "ids_type %u must be int32 (1) or int64 (2)", d->ids_type);
     return EPD_OK;
 }
 

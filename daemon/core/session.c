@@ -31,8 +31,8 @@ static const struct epd_fsm_row g_rows[] = {
     {EPD_SESSION_ENDING, EV_RECLAIMED, EPD_SESSION_GONE},
 };
 static uint64_t g_taken[EPD_ARRAY_LEN(g_rows)];
-const struct epd_fsm epd_session_fsm = {"session", g_states, g_events,
-                                        g_rows,    EPD_ARRAY_LEN(g_rows), g_taken};
+const struct epd_fsm epd_session_fsm = {
+    "session", g_states, g_events, g_rows, EPD_ARRAY_LEN(g_rows), g_taken};
 
 static void set_state(struct epd_session *s, enum event event)
 {
@@ -85,8 +85,8 @@ void epd_session_end(struct epd_session *s, const char *why)
 {
     if (s->state == EPD_SESSION_ENDING || s->state == EPD_SESSION_GONE)
         return;
-    log_debug("session %s pid %d uid %u ends: %s", s->name, (int)s->peer.pid,
-              (unsigned)s->peer.uid, why);
+    log_debug("session %s pid %d uid %u ends: %s", s->name, (int)s->peer.pid, (unsigned)s->peer.uid,
+              why);
     epd_events_add(s->core->events, "session", s->name, "ended: %s", why);
     set_state(s, EV_END);
     stop_watching(s);
@@ -252,6 +252,7 @@ static enum epd_status attach_now(const struct attach *a, struct epd_attach_info
         status = session_new(a, &s, err);
     if (status != EPD_OK)
         return status;
+    epd_assert(s != NULL);
     const struct epd_grant grant = {
         .kind = EPD_GRANT_SESSION, .peer = s->peer, .session = s->id, .fd = -1};
     status = epd_grants_issue(core->grants, &grant, info->token, err);

@@ -14,13 +14,14 @@
 
 static void print_help(void)
 {
-    (void)printf("usage: epd [--config FILE] [--KEY VALUE ...]\n"
-                 "       epd --check-config [--config FILE] | --print-config | --version | --help\n"
-                 "\n"
-                 "The expert-parallel communication daemon; runs in the foreground.\n"
-                 "SIGTERM, SIGINT: drain and stop; again: stop at once. SIGHUP: reload log_level.\n"
-                 "Every setting is also an option (--socket PATH, --devices N, --log-level debug),\n"
-                 "and an environment variable (EPD_SOCKET, EPD_DEVICES). They are:\n\n");
+    (void)printf(
+        "usage: epd [--config FILE] [--KEY VALUE ...]\n"
+        "       epd --check-config [--config FILE] | --print-config | --version | --help\n"
+        "\n"
+        "The expert-parallel communication daemon; runs in the foreground.\n"
+        "SIGTERM, SIGINT: drain and stop; again: stop at once. SIGHUP: reload log_level.\n"
+        "Every setting is also an option (--socket PATH, --devices N, --log-level debug),\n"
+        "and an environment variable (EPD_SOCKET, EPD_DEVICES). They are:\n\n");
     epd_config_print_sample(stdout);
 }
 
@@ -52,7 +53,8 @@ static int parse_option(struct epd_settings *o, char **argv, int *i)
         epd_config_print_sample(stdout);
         return EXIT_SUCCESS;
     }
-    if (strncmp(name, "--", 2) != 0 || (strcmp(name, "--config") != 0 && !epd_config_is_key(name + 2)))
+    if (strncmp(name, "--", 2) != 0 ||
+        (strcmp(name, "--config") != 0 && !epd_config_is_key(name + 2)))
         return usage("unknown option ", name);
     if (value == NULL)
         return usage("no value after ", name);

@@ -1,5 +1,5 @@
-/* The command line of epd, its configuration, and what that leaves open (socket path, engine program,
- * worker threads, node name, backend). Thread rule: main, before the loop runs. */
+/* The command line of epd, its configuration, and what that leaves open (socket path, engine
+ * program, worker threads, node name, backend). Thread rule: main, before the loop runs. */
 #ifndef EPD_CORE_SETTINGS_H
 #define EPD_CORE_SETTINGS_H
 

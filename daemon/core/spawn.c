@@ -43,8 +43,8 @@ static int run(const char *path, unsigned device, int sock, int lock, pid_t *pid
     if (rc == 0)
         rc = posix_spawnattr_setsigmask(&attr, &none);
     if (rc == 0)
-        rc = posix_spawnattr_setflags(
-            &attr, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+        rc = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK |
+                                                 POSIX_SPAWN_SETPGROUP);
     if (rc == 0)
         rc = posix_spawn(pid_out, path, &actions, &attr, argv, environ);
     (void)posix_spawnattr_destroy(&attr); /* cannot fail in glibc */
@@ -67,10 +67,11 @@ enum epd_status epd_spawn_engine(const char *path, unsigned device, int lock_fd,
         return epd_fail_errno(err, "descriptors for engine %u", device);
     if (fcntl(ours, F_SETFL, O_NONBLOCK) != 0)
         return epd_fail_errno(err, "socket of engine %u", device);
-    pid_t pid;
+    pid_t pid = 0;
     errno = run(path, device, theirs, lock, &pid);
     if (errno != 0)
         return epd_fail_errno(err, "start %s", path);
+    epd_assert(pid > 0);
     int pidfd = -1;
     enum epd_status status = epd_pidfd_open(pid, &pidfd, err);
     if (status != EPD_OK) {

@@ -19,15 +19,17 @@ static void add_problem(struct epd_status_summary *s, const struct epd_device_in
         return;
     char *text = s->problem[s->n_problems];
     if (strcmp(d->state, "failed") == 0)
-        (void)snprintf(text, sizeof(s->problem[0]),
-                       "device %u failed after %u restarts (%.100s): its groups wait; find the cause "
-                       "in the engine's log; it is tried again every minute",
-                       d->index, d->restarts, d->cause);
+        (void)snprintf(
+            text, sizeof(s->problem[0]),
+            "device %u failed after %u restarts (%.100s): its groups wait; find the cause "
+            "in the engine's log; it is tried again every minute",
+            d->index, d->restarts, d->cause);
     else if (strcmp(d->state, "restarting") == 0)
-        (void)snprintf(text, sizeof(s->problem[0]),
-                       "device %u restarts (%.100s): its groups wait for it; nothing to do unless it "
-                       "repeats",
-                       d->index, d->cause);
+        (void)snprintf(
+            text, sizeof(s->problem[0]),
+            "device %u restarts (%.100s): its groups wait for it; nothing to do unless it "
+            "repeats",
+            d->index, d->cause);
     else
         return;
     s->n_problems++;
@@ -245,8 +247,8 @@ void epd_status_refresh(struct epd_core *core, void (*done)(void *arg), void *ar
     for (struct epd_group *g; (g = epd_handles_next(&core->groups, &cursor)) != NULL;) {
         if (g->state == EPD_GROUP_CREATING || g->state == EPD_GROUP_DROPPING)
             continue;
-        EPD_FOR_DEVICES (d, g->devices)
-            ask(r, g, d);
+        EPD_FOR_DEVICES(d, g->devices)
+        ask(r, g, d);
     }
     if (r->left == 1)
         answer(r);

@@ -22,8 +22,7 @@ static void on_buffer(void *arg, const struct epd_buffer_info *info, const struc
     reply.n_grants = info->n_grants;
     reply.grants = grants;
     if (info->has_token) /* only read while packing */
-        reply.token =
-            (ProtobufCBinaryData){sizeof(info->token), (uint8_t *)(uintptr_t)info->token};
+        reply.token = (ProtobufCBinaryData){sizeof(info->token), (uint8_t *)(uintptr_t)info->token};
     epd_pending_reply(p, &reply.base);
 }
 
@@ -41,8 +40,7 @@ void epd_control_alloc_buffer(struct epd_rpc_call *call, const uint8_t *msg, siz
     epd_wire_free(r);
 }
 
-void epd_control_import_buffer(struct epd_rpc_call *call, const uint8_t *msg, size_t len,
-                               void *ctx)
+void epd_control_import_buffer(struct epd_rpc_call *call, const uint8_t *msg, size_t len, void *ctx)
 {
     struct epd_control *control = ctx;
     Epd__V1__ImportBufferRequest *r =
@@ -132,8 +130,7 @@ void epd_control_unbind_op(struct epd_rpc_call *call, const uint8_t *msg, size_t
     struct epd_session *session = epd_wire_session(control, call, r->session);
     if (session != NULL) {
         const struct epd_desc_id id = {r->desc_index, r->desc_generation};
-        epd_desc_unbind(session, r->lease, id, epd_pending_done,
-                        epd_pending_create(control, call));
+        epd_desc_unbind(session, r->lease, id, epd_pending_done, epd_pending_create(control, call));
     }
     epd_wire_free(r);
 }

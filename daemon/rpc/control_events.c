@@ -15,12 +15,8 @@ struct epd_control_stream {
     struct epd_control_stream *next;
 };
 
-static void stream_end(struct epd_control_stream *s)
+static void stream_free(struct epd_control_stream *s)
 {
-    struct epd_control_stream **at = &s->control->streams;
-    while (*at != s)
-        at = &(*at)->next;
-    *at = s->next;
     epd_events_unsubscribe(epd_core_events(s->control->options.core), s->sub);
     epd_rpc_call_on_cancel(s->call, NULL, NULL);
     epd_rpc_call_unref(s->call);
@@ -29,7 +25,12 @@ static void stream_end(struct epd_control_stream *s)
 
 static void on_cancel(void *ctx)
 {
-    stream_end(ctx);
+    struct epd_control_stream *s = ctx;
+    struct epd_control_stream **at = &s->control->streams;
+    while (*at != s)
+        at = &(*at)->next;
+    *at = s->next;
+    stream_free(s);
 }
 
 static void send_event(struct epd_rpc_call *call, const struct epd_event *event)
@@ -81,7 +82,8 @@ void epd_control_end_streams(struct epd_control *control)
 {
     while (control->streams != NULL) {
         struct epd_control_stream *s = control->streams;
+        control->streams = s->next;
         epd_rpc_call_finish(s->call, EPD_EDRAINING, "the daemon stops");
-        stream_end(s);
+        stream_free(s);
     }
 }

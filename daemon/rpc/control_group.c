@@ -156,8 +156,7 @@ static bool session_fits(struct epd_control *control, struct epd_rpc_call *call,
     return session == NULL || session->id == 0 || epd_wire_session(control, call, session) != NULL;
 }
 
-void epd_control_destroy_group(struct epd_rpc_call *call, const uint8_t *msg, size_t len,
-                               void *ctx)
+void epd_control_destroy_group(struct epd_rpc_call *call, const uint8_t *msg, size_t len, void *ctx)
 {
     struct epd_control *control = ctx;
     Epd__V1__DestroyGroupRequest *r =

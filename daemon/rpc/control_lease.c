@@ -29,8 +29,7 @@ static void on_lease(void *arg, const struct epd_lease_info *info, const struct 
     epd_pending_reply(p, &reply.base);
 }
 
-void epd_control_acquire_lease(struct epd_rpc_call *call, const uint8_t *msg, size_t len,
-                               void *ctx)
+void epd_control_acquire_lease(struct epd_rpc_call *call, const uint8_t *msg, size_t len, void *ctx)
 {
     struct epd_control *control = ctx;
     Epd__V1__AcquireLeaseRequest *r =
@@ -54,12 +53,10 @@ void epd_control_acquire_lease(struct epd_rpc_call *call, const uint8_t *msg, si
     epd_wire_free(r);
 }
 
-void epd_control_release_lease(struct epd_rpc_call *call, const uint8_t *msg, size_t len,
-                               void *ctx)
+void epd_control_release_lease(struct epd_rpc_call *call, const uint8_t *msg, size_t len, void *ctx)
 {
     struct epd_control *control = ctx;
-    Epd__V1__LeaseRequest *r =
-        epd_wire_parse(call, &epd__v1__lease_request__descriptor, msg, len);
+    Epd__V1__LeaseRequest *r = epd_wire_parse(call, &epd__v1__lease_request__descriptor, msg, len);
     if (r == NULL)
         return;
     struct epd_session *session = epd_wire_session(control, call, r->session);
@@ -71,8 +68,7 @@ void epd_control_release_lease(struct epd_rpc_call *call, const uint8_t *msg, si
 void epd_control_rearm(struct epd_rpc_call *call, const uint8_t *msg, size_t len, void *ctx)
 {
     struct epd_control *control = ctx;
-    Epd__V1__LeaseRequest *r =
-        epd_wire_parse(call, &epd__v1__lease_request__descriptor, msg, len);
+    Epd__V1__LeaseRequest *r = epd_wire_parse(call, &epd__v1__lease_request__descriptor, msg, len);
     if (r == NULL)
         return;
     struct epd_session *session = epd_wire_session(control, call, r->session);

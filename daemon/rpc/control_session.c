@@ -33,8 +33,7 @@ static void on_attached(void *arg, const struct epd_attach_info *info, const str
     }
     /* Only read while packing. */
     reply.session = info->session;
-    reply.session_key =
-        (ProtobufCBinaryData){sizeof(info->key), (uint8_t *)(uintptr_t)info->key};
+    reply.session_key = (ProtobufCBinaryData){sizeof(info->key), (uint8_t *)(uintptr_t)info->key};
     reply.token = (ProtobufCBinaryData){sizeof(info->token), (uint8_t *)(uintptr_t)info->token};
     reply.fd_socket = (char *)(uintptr_t)info->fd_socket;
     reply.devices = info->devices;

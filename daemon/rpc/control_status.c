@@ -141,8 +141,7 @@ static void fill_session(const struct epd_status_session *from, Epd__V1__Session
     to->client_version = read_only(from->version);
 }
 
-void epd_control_list_sessions(struct epd_rpc_call *call, const uint8_t *msg, size_t len,
-                               void *ctx)
+void epd_control_list_sessions(struct epd_rpc_call *call, const uint8_t *msg, size_t len, void *ctx)
 {
     struct epd_control *control = ctx;
     const struct epd_core *core = control->options.core;

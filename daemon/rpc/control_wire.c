@@ -102,11 +102,12 @@ static bool strings_valid(const ProtobufCMessageDescriptor *type, struct cursor 
             break;
         case 2: {
             ok = take_varint(&c, &n);
-            const struct cursor value = {c.at, c.at + (ok && n <= (uint64_t)(c.end - c.at) ? n : 0)};
+            const struct cursor value = {c.at,
+                                         c.at + (ok && n <= (uint64_t)(c.end - c.at) ? n : 0)};
             ok = ok && skip(&c, n);
-            if (ok && !field_valid(protobuf_c_message_descriptor_get_field(
-                                       type, (unsigned)(tag >> 3)),
-                                   value, depth, field_out))
+            if (ok &&
+                !field_valid(protobuf_c_message_descriptor_get_field(type, (unsigned)(tag >> 3)),
+                             value, depth, field_out))
                 return false;
             break;
         }

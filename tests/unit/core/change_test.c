@@ -170,8 +170,12 @@ static void epoch_failed_once(void **state)
     (void)state;
     fixture_open(&f, 2, "");
     struct epd_group *g = two_leased(&f, c, (struct epd_group_request){0});
-    const struct epd_msg_epoch msg = {.group = g->id, .epoch = 7, .generation = 1,
-                                      .status = EPD_ERANKLATE, .rank = 1, .other_rank = -1};
+    const struct epd_msg_epoch msg = {.group = g->id,
+                                      .epoch = 7,
+                                      .generation = 1,
+                                      .status = EPD_ERANKLATE,
+                                      .rank = 1,
+                                      .other_rank = -1};
     epd_epoch_report(f.core, &msg);
     epd_epoch_report(f.core, &msg);
     until(&f, g->failed_epochs == 1);
@@ -200,8 +204,12 @@ static void epoch_overtaken(void **state)
     (void)state;
     fixture_open(&f, 2, "");
     struct epd_group *g = two_leased(&f, c, (struct epd_group_request){0});
-    const struct epd_msg_epoch msg = {.group = g->id, .epoch = 0, .generation = 1,
-                                      .status = EPD_ERANKLATE, .rank = 1, .other_rank = -1};
+    const struct epd_msg_epoch msg = {.group = g->id,
+                                      .epoch = 0,
+                                      .generation = 1,
+                                      .status = EPD_ERANKLATE,
+                                      .rank = 1,
+                                      .other_rank = -1};
     const struct epd_cause cause = {.status = EPD_ERESET, .rank = -1, .other_rank = -1};
     epd_epoch_report(f.core, &msg);
     epd_change_begin(g, &cause, "reset");

@@ -1,4 +1,5 @@
-/* Sessions, groups, leases and buffers: limits, permissions, ends at any moment, devices that fail. */
+/* Sessions, groups, leases and buffers: limits, permissions, ends at any moment, devices that fail.
+ */
 #include "daemon/core/core.h"
 
 #include "daemon/core/buffer.h"
@@ -361,12 +362,12 @@ static void stops_in_the_middle(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(session_proof),      cmocka_unit_test(session_limits),
-        cmocka_unit_test(group_errors),       cmocka_unit_test(destroy_by_force),
-        cmocka_unit_test(ephemeral_ends),     cmocka_unit_test(lease_waits),
-        cmocka_unit_test(ends_while_joining), cmocka_unit_test(buffers),
-        cmocka_unit_test(engine_refuses),     cmocka_unit_test(engine_stalls),
-        cmocka_unit_test(device_fails),       cmocka_unit_test(device_fails_later),
+        cmocka_unit_test(session_proof),       cmocka_unit_test(session_limits),
+        cmocka_unit_test(group_errors),        cmocka_unit_test(destroy_by_force),
+        cmocka_unit_test(ephemeral_ends),      cmocka_unit_test(lease_waits),
+        cmocka_unit_test(ends_while_joining),  cmocka_unit_test(buffers),
+        cmocka_unit_test(engine_refuses),      cmocka_unit_test(engine_stalls),
+        cmocka_unit_test(device_fails),        cmocka_unit_test(device_fails_later),
         cmocka_unit_test(stops_in_the_middle),
     };
     FAKE_MAIN(tests);

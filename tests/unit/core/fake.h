@@ -42,31 +42,27 @@ static inline void on_fixture_stopped(void *arg)
 }
 
 /* Turns the loop until the condition holds, at most 5 s. */
-#define until(f, condition)                                                                       \
-    do {                                                                                          \
-        const uint64_t end_ = epd_now_ns() + 5000000000ull;                                       \
-        while (!(condition)) {                                                                    \
-            if (epd_now_ns() > end_)                                                              \
-                fail_msg("never: %s", #condition);                                                \
-            (void)uv_run(&(f)->loop, UV_RUN_NOWAIT);                                              \
-            usleep(200);                                                                          \
-        }                                                                                         \
+#define until(f, condition)                                                                        \
+    do {                                                                                           \
+        const uint64_t end_ = epd_now_ns() + 5000000000ull;                                        \
+        while (!(condition)) {                                                                     \
+            if (epd_now_ns() > end_)                                                               \
+                fail_msg("never: %s", #condition);                                                 \
+            (void)uv_run(&(f)->loop, UV_RUN_NOWAIT);                                               \
+            usleep(200);                                                                           \
+        }                                                                                          \
     } while (0)
 
 static inline void fixture_open(struct fixture *f, unsigned devices, const char *fake)
 {
     char number[8];
     (void)snprintf(number, sizeof(number), "%u", devices);
-    const struct epd_config_override o[] = {{"devices", number},
-                                            {"engine_path", "/proc/self/exe"},
-                                            {"restart_backoff_ms", "1"},
-                                            {"revoke_ms", "50"},
-                                            {"engine_stall_ms", "400"},
-                                            {"restart_max", "3"},
-                                            {"max_sessions_per_uid", "4"},
-                                            {"max_groups_per_uid", "3"},
-                                            {"max_bytes_per_uid", "16M"},
-                                            {"chunk_bytes", "2M"}};
+    const struct epd_config_override o[] = {
+        {"devices", number},           {"engine_path", "/proc/self/exe"},
+        {"restart_backoff_ms", "1"},   {"revoke_ms", "50"},
+        {"engine_stall_ms", "400"},    {"restart_max", "3"},
+        {"max_sessions_per_uid", "4"}, {"max_groups_per_uid", "3"},
+        {"max_bytes_per_uid", "16M"},  {"chunk_bytes", "2M"}};
     memset(f, 0, sizeof(*f));
     (void)snprintf(f->log, sizeof(f->log), "/tmp/epd-core-XXXXXX");
     f->lock = mkostemp(f->log, O_CLOEXEC);
@@ -213,8 +209,13 @@ static inline struct made group_make(struct fixture *f, struct client *c,
 {
     struct made m = {.done = false};
     r.name = r.name != NULL ? r.name : "g";
-    r.shape = (struct epd_shape){.ranks = 2, .experts = 4, .max_tokens = 4, .topk = 2,
-                                 .hidden = 16, .dtype = EPD_DTYPE_BF16, .mode = EPD_MODE_LL,
+    r.shape = (struct epd_shape){.ranks = 2,
+                                 .experts = 4,
+                                 .max_tokens = 4,
+                                 .topk = 2,
+                                 .hidden = 16,
+                                 .dtype = EPD_DTYPE_BF16,
+                                 .mode = EPD_MODE_LL,
                                  .layout = EPD_LAYOUT_EXPERT_MAJOR};
     epd_group_create(c->session, &r, on_made, &m);
     until(f, m.done);
@@ -222,10 +223,10 @@ static inline struct made group_make(struct fixture *f, struct client *c,
 }
 
 /* main() of a test program: an engine when started as one. */
-#define FAKE_MAIN(tests)                                                                          \
-    if (strcmp(argv[0], "epd-engine") == 0)                                                       \
-        return fake_engine((unsigned)strtoul(argv[argc - 1], NULL, 10));                          \
-    (void)signal(SIGPIPE, SIG_IGN);                                                               \
+#define FAKE_MAIN(tests)                                                                           \
+    if (strcmp(argv[0], "epd-engine") == 0)                                                        \
+        return fake_engine((unsigned)strtoul(argv[argc - 1], NULL, 10));                           \
+    (void)signal(SIGPIPE, SIG_IGN);                                                                \
     return cmocka_run_group_tests(tests, NULL, NULL)
 
 #endif

@@ -18,9 +18,9 @@
 #include "proto/version.h"
 
 static const char *const g_types[] = {
-    "?",        "CONFIG",    "PEER",       "PEER_GONE", "CREATE",     "ADOPT",    "DROP",
+    "?",         "CONFIG",     "PEER",     "PEER_GONE",  "CREATE",   "ADOPT",      "DROP",
     "GROUP_SET", "GROUP_DROP", "SEAT_SET", "SEAT_CLEAR", "DESC_SET", "DESC_CLEAR", "REVOKE",
-    "FAIL",     "GENERATION", "ARM",       "PING",      "STOP",       "STATS"};
+    "FAIL",      "GENERATION", "ARM",      "PING",       "STOP",     "STATS"};
 
 static inline void fake_note(unsigned device, unsigned type, const void *msg)
 {
@@ -61,8 +61,10 @@ static inline unsigned fake_fds(unsigned type, uint32_t device, uint64_t incarna
         epd_memfd_map(fds[0], 4096, true, &page, NULL) != EPD_OK)
         return 0;
     struct epd_status_page *status = page;
-    *status = (struct epd_status_page){.magic = EPD_STATUS_MAGIC, .abi = EPD_ABI_VERSION,
-                                       .device = device, .incarnation = incarnation,
+    *status = (struct epd_status_page){.magic = EPD_STATUS_MAGIC,
+                                       .abi = EPD_ABI_VERSION,
+                                       .device = device,
+                                       .incarnation = incarnation,
                                        .state = EPD_ENGINE_RUNNING};
     fds[1] = eventfd(0, EFD_CLOEXEC);
     return epd_memfd_create("b", 4096, true, &fds[2], NULL) == EPD_OK ? 3 : 0;
@@ -89,8 +91,7 @@ static inline int fake_engine(unsigned device)
             _exit(3);
         if (fake_does("mute", device, h->type))
             continue;
-        struct epd_msg_reply r = {
-            .h = {.type = EPD_MSG_REPLY, .bytes = sizeof(r), .seq = h->seq}};
+        struct epd_msg_reply r = {.h = {.type = EPD_MSG_REPLY, .bytes = sizeof(r), .seq = h->seq}};
         unsigned n = 0;
         if (fake_does("refuse", device, h->type))
             r.status = EPD_ENOMEM;

@@ -13,12 +13,22 @@
 
 #define BIG (1ull << 40)
 
-static const struct epd_shape g_expert = {
-    .ranks = 4, .experts = 16, .max_tokens = 8, .topk = 2, .hidden = 64,
-    .dtype = EPD_DTYPE_BF16, .mode = EPD_MODE_LL, .layout = EPD_LAYOUT_EXPERT_MAJOR};
-static const struct epd_shape g_rank = {
-    .ranks = 4, .experts = 16, .max_tokens = 8, .topk = 2, .hidden = 64,
-    .dtype = EPD_DTYPE_BF16, .mode = EPD_MODE_LL, .layout = EPD_LAYOUT_RANK_MAJOR};
+static const struct epd_shape g_expert = {.ranks = 4,
+                                          .experts = 16,
+                                          .max_tokens = 8,
+                                          .topk = 2,
+                                          .hidden = 64,
+                                          .dtype = EPD_DTYPE_BF16,
+                                          .mode = EPD_MODE_LL,
+                                          .layout = EPD_LAYOUT_EXPERT_MAJOR};
+static const struct epd_shape g_rank = {.ranks = 4,
+                                        .experts = 16,
+                                        .max_tokens = 8,
+                                        .topk = 2,
+                                        .hidden = 64,
+                                        .dtype = EPD_DTYPE_BF16,
+                                        .mode = EPD_MODE_LL,
+                                        .layout = EPD_LAYOUT_RANK_MAJOR};
 
 static struct epd_opdesc_array array(uint64_t size)
 {
@@ -81,8 +91,8 @@ static void refused(const struct epd_shape *s, const struct epd_opdesc *d, const
 static void exact_sizes(void **state)
 {
     static const char *const dispatch[EPD_ARRAY_ROLES] = {
-        "x",   "ids", "weights", "recv", "counts", "ranges", "src", "recv_ids", "recv_weights",
-        "control"};
+        "x",      "ids", "weights",  "recv",         "counts",
+        "ranges", "src", "recv_ids", "recv_weights", "control"};
     const struct epd_shape *const shapes[] = {&g_expert, &g_rank};
     (void)state;
     for (unsigned i = 0; i < 2; i++)
@@ -136,8 +146,11 @@ static void places(void **state)
     static const struct {
         unsigned role;
         const char *name;
-    } own[] = {{EPD_ARRAY_RECV, "recv"}, {EPD_ARRAY_COUNTS, "counts"}, {EPD_ARRAY_SRC, "src"},
-               {EPD_ARRAY_RECV_IDS, "recv_ids"}, {EPD_ARRAY_RECV_WEIGHTS, "recv_weights"}};
+    } own[] = {{EPD_ARRAY_RECV, "recv"},
+               {EPD_ARRAY_COUNTS, "counts"},
+               {EPD_ARRAY_SRC, "src"},
+               {EPD_ARRAY_RECV_IDS, "recv_ids"},
+               {EPD_ARRAY_RECV_WEIGHTS, "recv_weights"}};
     struct epd_opdesc d;
     (void)state;
     for (size_t i = 0; i < EPD_ARRAY_LEN(own); i++) {
@@ -217,8 +230,13 @@ static void heads(void **state)
 /* The largest numbers that pass one by one do not overflow together. */
 static void no_overflow(void **state)
 {
-    const struct epd_shape s = {.ranks = 64, .experts = 1024, .max_tokens = 4096, .topk = 32,
-                                .hidden = 16384, .dtype = EPD_DTYPE_FP32, .mode = EPD_MODE_LL,
+    const struct epd_shape s = {.ranks = 64,
+                                .experts = 1024,
+                                .max_tokens = 4096,
+                                .topk = 32,
+                                .hidden = 16384,
+                                .dtype = EPD_DTYPE_FP32,
+                                .mode = EPD_MODE_LL,
                                 .layout = EPD_LAYOUT_EXPERT_MAJOR};
     struct epd_opdesc d = good_dispatch(&s, EPD_OPDESC_SETS_MAX);
     (void)state;

@@ -13,8 +13,13 @@
 
 static struct epd_shape shape(uint32_t layout)
 {
-    return (struct epd_shape){.ranks = 8, .experts = 64, .max_tokens = 128, .topk = 8,
-                              .hidden = 7168, .dtype = EPD_DTYPE_BF16, .mode = EPD_MODE_LL,
+    return (struct epd_shape){.ranks = 8,
+                              .experts = 64,
+                              .max_tokens = 128,
+                              .topk = 8,
+                              .hidden = 7168,
+                              .dtype = EPD_DTYPE_BF16,
+                              .mode = EPD_MODE_LL,
                               .layout = layout};
 }
 
