@@ -21,6 +21,7 @@
 #define FAILED_RETRY_MS 60000u
 #define RESTART_WINDOW_NS 60000000000ull
 #define PING_MS 1000u
+#define HUNG_UP "engine closed its socket"
 
 /* ---- states ---- */
 
@@ -174,6 +175,9 @@ static void on_exit_readable(uv_poll_t *poll, int status, int events)
         (void)snprintf(d->cause, sizeof(d->cause), "engine ended with %s", end);
         set_state(d, EV_LOST);
     }
+    /* How it ended says more than that it hung up. */
+    if (strcmp(d->cause, HUNG_UP) == 0)
+        (void)snprintf(d->cause, sizeof(d->cause), "engine ended with %s", end);
     if (d->state == EPD_DEVICE_DYING)
         log_warn("engine %u pid %d is gone (%s): %s", d->options.index, (int)d->pid, end, d->cause);
     d->pid = 0;
