@@ -8,6 +8,7 @@
 #include "daemon/core/core_internal.h"
 #include "daemon/core/grant.h"
 #include "daemon/core/must.h"
+#include "daemon/core/offload.h"
 #include "daemon/ipc/memfd.h"
 
 #define BUFFERS_PER_SESSION 4096u
@@ -106,7 +107,7 @@ enum epd_status epd_buffer_free(struct epd_session *session, uint64_t id, struct
     if (b->range.chunk->kind == EPD_CHUNK_IMPORT)
         epd_chunk_drop(session->core, b->range.chunk);
     else
-        epd_chunk_give_range(&b->range);
+        epd_chunk_give_range(session->core, &b->range);
     buffer_remove(b);
     return EPD_OK;
 }
@@ -180,7 +181,7 @@ static void on_range(void *arg, const struct epd_range *range, const struct epd_
         m->fn(m->arg, &info, NULL);
     } else {
         if (err == NULL)
-            epd_chunk_give_range(range);
+            epd_chunk_give_range(m->session->core, range);
         if (b != NULL)
             buffer_remove(b);
         fail(m->fn, m->arg, &why);
@@ -272,14 +273,47 @@ static enum epd_status issue_token(struct epd_session *session,
     return epd_grants_issue(session->core->grants, &grant, info->token, err);
 }
 
+/* Holes of the memfd are filled, which may take long. */
+struct checking {
+    struct epd_session *session;
+    struct epd_chunk_spec spec;
+    int fd; /* owned */
+    enum epd_status status;
+    struct epd_error err;
+    struct making *making;
+};
+
+static void check_work(void *arg)
+{
+    struct checking *c = arg;
+    c->status = epd_memfd_check_import(c->fd, c->spec.bytes, &c->err);
+}
+
+static void check_done(void *arg)
+{
+    struct checking *c = arg;
+    if (c->status == EPD_OK && c->session->state != EPD_SESSION_ACTIVE)
+        c->status = epd_fail(&c->err, EPD_ESESSIONLOST, "the session has ended");
+    else if (c->status != EPD_OK)
+        (void)epd_fail_prefix(&c->err, "memfd");
+    if (c->status == EPD_OK)
+        epd_chunk_import(c->session->core, &c->spec, epd_steal_fd(&c->fd), on_imported, c->making);
+    else
+        on_imported(c->making, NULL, &c->err);
+    epd_close_fd(&c->fd);
+    free(c);
+}
+
 void epd_buffer_import(struct epd_session *session, const struct epd_import_request *request,
                        epd_buffer_fn fn, void *arg)
 {
     struct epd_buffer_info info = {.bytes = request->bytes};
     struct epd_error err;
-    EPD_AUTO_CLOSE int fd = -1;
+    int fd = -1;
     const uint64_t bytes = (request->bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     enum epd_status status = check(session, request->device, request->bytes, &err);
+    if (status == EPD_OK)
+        status = epd_session_may_hold(session, bytes, &err);
     if (status == EPD_OK && request->token_len == 0) {
         status = issue_token(session, request, &info, &err);
         if (status == EPD_OK) {
@@ -289,15 +323,20 @@ void epd_buffer_import(struct epd_session *session, const struct epd_import_requ
     }
     if (status == EPD_OK)
         status = take_memfd(session, request, &fd, &err);
-    if (status == EPD_OK && epd_memfd_check_import(fd, bytes, &err) != EPD_OK)
-        status = epd_fail_prefix(&err, "memfd");
     if (status != EPD_OK) {
         fail(fn, arg, &err);
         return;
     }
-    const struct epd_chunk_spec spec = {
+    struct checking *c = epd_must_calloc(sizeof(*c));
+    *c = (struct checking){.session = session, .fd = fd};
+    c->spec = (struct epd_chunk_spec){
         .kind = EPD_CHUNK_IMPORT, .device = request->device, .bytes = bytes, .session = session};
+    c->making = making_new(session, request->bytes, fn, arg);
     session->pending++;
-    epd_chunk_import(session->core, &spec, epd_steal_fd(&fd), on_imported,
-                     making_new(session, request->bytes, fn, arg));
+    if (bytes >= EPD_OFFLOAD_BYTES) {
+        epd_offload(session->core, check_work, check_done, c);
+        return;
+    }
+    check_work(c);
+    check_done(c);
 }

@@ -340,7 +340,21 @@ const struct epd_device *epd_change_failed_device(const struct epd_group *g)
 
 void epd_change_device_failed(struct epd_group *g)
 {
+    const struct epd_device *failed = epd_change_failed_device(g);
+    struct epd_error err;
+    if (failed == NULL)
+        return;
+    (void)epd_fail(&err, EPD_EDEVICE, "device %u of group %s has failed; see its log",
+                   epd_device_index(failed), g->name);
+    g->refs++;
+    for (uint32_t r = 0; r < g->shape.ranks; r++) {
+        struct epd_lease *joiner = g->seat[r].joiner;
+        /* One without a ring, or sent, hears from the device itself. */
+        if (joiner != NULL && joiner->chunk != NULL && !joiner->sent)
+            epd_lease_abandon(joiner, &err);
+    }
     epd_waiters_run(&g->waiters);
+    epd_group_put(g);
 }
 
 /* ---- waiting for it ---- */

@@ -9,6 +9,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/util.h"
 #include "daemon/core/must.h"
+#include "daemon/core/offload.h"
 #include "daemon/core/session.h"
 #include "daemon/ipc/memfd.h"
 
@@ -36,7 +37,8 @@ static void chunk_free(struct epd_core *core, struct epd_chunk *chunk)
     if (chunk->session != NULL)
         chunk->session->bytes -= chunk->bytes;
     epd_alloc_destroy(chunk->alloc);
-    epd_close_fd(&chunk->fd);
+    if (chunk->fd >= 0)
+        epd_offload_close(core, chunk->fd, chunk->bytes);
     free(chunk);
 }
 
@@ -216,19 +218,66 @@ void epd_chunk_import(struct epd_core *core, const struct epd_chunk_spec *spec, 
 
 /* ---- contents ---- */
 
-enum epd_status epd_chunk_clear(const struct epd_chunk *chunk, uint64_t offset, uint64_t bytes,
-                                struct epd_error *err)
+/* Zeroing a range; the chunk may go meanwhile. */
+struct clearing {
+    struct epd_core *core;
+    uint64_t chunk, offset, bytes, chunk_bytes;
+    int fd; /* owned */
+    enum epd_status status;
+    struct epd_error err;
+};
+
+static void clear_work(void *arg)
 {
-    if (fallocate(chunk->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
-                  (off_t)bytes) == 0)
-        return EPD_OK;
-    void *base; /* not a file that can have holes */
-    enum epd_status status = epd_memfd_map(chunk->fd, chunk->bytes, true, &base, err);
-    if (status != EPD_OK)
-        return status;
-    memset((char *)base + offset, 0, bytes);
-    epd_memfd_unmap(base, chunk->bytes);
-    return EPD_OK;
+    struct clearing *c = arg;
+    void *base;
+    if (fallocate(c->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)c->offset,
+                  (off_t)c->bytes) == 0)
+        return;
+    /* Not a file that can have holes. */
+    c->status = epd_memfd_map(c->fd, c->chunk_bytes, true, &base, &c->err);
+    if (c->status != EPD_OK)
+        return;
+    memset((char *)base + c->offset, 0, c->bytes);
+    epd_memfd_unmap(base, c->chunk_bytes);
+}
+
+static void clear_done(void *arg)
+{
+    struct clearing *c = arg;
+    struct epd_chunk *chunk = c->core->chunks;
+    while (chunk != NULL && chunk->id != c->chunk)
+        chunk = chunk->next;
+    /* What cannot be zeroed is not used again: it stays taken until the chunk goes. */
+    if (c->status != EPD_OK)
+        log_warn("chunk %llu: a range is lost until its session ends: %s",
+                 (unsigned long long)c->chunk, c->err.message);
+    else if (chunk != NULL)
+        epd_alloc_give(chunk->alloc, c->offset, c->bytes);
+    epd_close_fd(&c->fd);
+    free(c);
+}
+
+void epd_chunk_give_range(struct epd_core *core, const struct epd_range *range)
+{
+    struct clearing *c = epd_must_calloc(sizeof(*c));
+    /* The allocator deals in pages: what was asked for in part is used in whole. */
+    const uint64_t bytes = (range->bytes + EPD_ALLOC_ALIGN - 1) / EPD_ALLOC_ALIGN * EPD_ALLOC_ALIGN;
+    *c = (struct clearing){.core = core,
+                           .chunk = range->chunk->id,
+                           .offset = range->offset,
+                           .bytes = bytes,
+                           .chunk_bytes = range->chunk->bytes,
+                           .fd = fcntl(range->chunk->fd, F_DUPFD_CLOEXEC, 0)};
+    if (c->fd < 0)
+        c->status = epd_fail_errno(&c->err, "duplicate its descriptor");
+    if (c->fd >= 0 && bytes >= EPD_OFFLOAD_BYTES) {
+        epd_offload(core, clear_work, clear_done, c);
+        return;
+    }
+    if (c->fd >= 0)
+        clear_work(c);
+    clear_done(c);
 }
 
 /* ---- ranges ---- */
@@ -278,15 +327,4 @@ void epd_chunk_take_range(const struct epd_chunk_spec *spec, uint64_t least, epd
     *t = (struct taking){.session = spec->session, .bytes = spec->bytes, .done = done, .arg = arg};
     spec->session->pending++;
     epd_chunk_create(core, &whole, on_range_chunk, t);
-}
-
-void epd_chunk_give_range(const struct epd_range *range)
-{
-    struct epd_error err;
-    /* What cannot be zeroed is not used again: it stays taken until the chunk goes. */
-    if (epd_chunk_clear(range->chunk, range->offset, range->bytes, &err) != EPD_OK)
-        log_warn("chunk %llu: a range is lost until its session ends: %s",
-                 (unsigned long long)range->chunk->id, err.message);
-    else
-        epd_alloc_give(range->chunk->alloc, range->offset, range->bytes);
 }

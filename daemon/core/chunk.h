@@ -32,10 +32,6 @@ void epd_chunk_import(struct epd_core *core, const struct epd_chunk_spec *spec, 
 void epd_chunk_drop(struct epd_core *core, struct epd_chunk *chunk);
 /* Tell a device that has just been configured about every chunk it needs. */
 void epd_chunk_replay(struct epd_core *core, struct epd_device *device, struct epd_join *join);
-/* Zero a range that is about to be used again. */
-enum epd_status epd_chunk_clear(const struct epd_chunk *chunk, uint64_t offset, uint64_t bytes,
-                                struct epd_error *err);
-
 /* A range of a session's chunk of this kind on this device: from a chunk it has, or a new one of
  * max(least, bytes) rounded up. Zeroed. */
 struct epd_range {
@@ -45,7 +41,7 @@ struct epd_range {
 typedef void (*epd_range_fn)(void *arg, const struct epd_range *range, const struct epd_error *err);
 void epd_chunk_take_range(const struct epd_chunk_spec *spec, uint64_t least, epd_range_fn done,
                           void *arg);
-/* Zeroes it and gives it back. */
-void epd_chunk_give_range(const struct epd_range *range);
+/* Zeroes it and gives it back, a large one a while later. */
+void epd_chunk_give_range(struct epd_core *core, const struct epd_range *range);
 
 #endif

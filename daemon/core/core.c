@@ -136,17 +136,20 @@ static void drop_groups(struct epd_core *core)
     }
 }
 
-static void check_stopped(struct epd_core *core)
+void epd_core_check_stopped(struct epd_core *core)
 {
     void (*stopped)(void *arg) = core->stopped;
+    if (!core->stopping || stopped == NULL)
+        return;
     for (unsigned i = 0; i < core->n_devices; i++)
         if (epd_device_state(core->device[i]) != EPD_DEVICE_STOPPED)
             return;
-    if (stopped == NULL)
-        return;
-    core->stopped = NULL;
+    /* Answers that jobs owe come with the sessions' end, so these go first. */
     end_sessions(core);
     drop_groups(core);
+    if (core->jobs != 0 || core->stopped == NULL)
+        return;
+    core->stopped = NULL;
     epd_broker_close(core->broker);
     core->broker = NULL;
     stopped(core->stopped_arg);
@@ -162,8 +165,7 @@ static void on_changed(void *arg, struct epd_device *device)
     check_started(core);
     if (core->options.changed != NULL)
         core->options.changed(core->options.arg);
-    if (core->stopping)
-        check_stopped(core);
+    epd_core_check_stopped(core);
 }
 
 /* ---- life ---- */
@@ -269,7 +271,7 @@ void epd_core_stop(struct epd_core *core, void (*stopped)(void *arg), void *arg)
     (void)uv_timer_stop(&core->start_timer); /* always succeeds */
     for (unsigned i = 0; i < core->n_devices; i++)
         epd_device_stop(core->device[i], STOP_GRACE_MS);
-    check_stopped(core);
+    epd_core_check_stopped(core);
 }
 
 static void on_core_closed(uv_handle_t *handle)

@@ -55,6 +55,7 @@ struct epd_core {
     struct epd_waiters start_waiters; /* Attach before the devices have started */
     uv_timer_t start_timer;
     bool start_over, draining, stopping;
+    unsigned jobs; /* on the thread pool */
     void (*stopped)(void *arg);
     void *stopped_arg;
 };
@@ -200,6 +201,9 @@ struct epd_lease {
 };
 
 /* ---- helpers ---- */
+
+/* Something that a stopping core waits for has ended. */
+void epd_core_check_stopped(struct epd_core *core);
 
 static inline struct epd_device *epd_lease_device_of(const struct epd_lease *lease)
 {

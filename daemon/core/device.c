@@ -71,8 +71,10 @@ struct epd_device {
     struct epd_status_page *page; /* owned mapping */
     /* time */
     uv_timer_t tick, retry;
-    unsigned handles;      /* open uv handles that are part of this object */
-    uint64_t ping_sent_ns; /* 0: answered */
+    unsigned handles; /* open uv handles that are part of this object */
+    bool ping_open;   /* not answered */
+    uint64_t tick_ms; /* period */
+    uint64_t ping_ms; /* turns of the loop since then, by period: a stopped loop counts once */
     uint64_t backoff_ms;
     uint64_t window_start_ns;
     unsigned window_restarts;
@@ -143,7 +145,7 @@ static void incarnation_over(struct epd_device *d)
     (void)uv_timer_stop(&d->tick); /* always succeeds */
     (void)uv_timer_stop(&d->retry);
     d->configured = false;
-    d->ping_sent_ns = 0;
+    d->ping_open = false;
     d->link = NULL;
     mark_dead(d);
     epd_link_close(link);
@@ -219,7 +221,7 @@ static void on_report(void *arg, const struct epd_msg_epoch *msg)
 static void on_pong(void *arg, const struct epd_link_reply *reply)
 {
     struct epd_device *d = arg;
-    d->ping_sent_ns = 0;
+    d->ping_open = false;
     if (reply->err == NULL && reply->msg->h.bytes >= sizeof(d->stats))
         memcpy(&d->stats, reply->msg, sizeof(d->stats));
 }
@@ -227,16 +229,18 @@ static void on_pong(void *arg, const struct epd_link_reply *reply)
 static void send_ping(struct epd_device *d)
 {
     struct epd_msg_header ping = {.type = EPD_MSG_PING, .bytes = sizeof(ping)};
-    d->ping_sent_ns = epd_now_ns();
+    d->ping_open = true;
+    d->ping_ms = 0;
     epd_link_request(d->link, &ping, NULL, 0, on_pong, d);
 }
 
 static void on_tick(uv_timer_t *timer)
 {
     struct epd_device *d = timer->data;
-    if (d->ping_sent_ns == 0)
+    d->ping_ms += d->tick_ms;
+    if (!d->ping_open)
         send_ping(d);
-    else if (epd_now_ns() - d->ping_sent_ns > d->options.stall_ms * 1000000u)
+    else if (d->ping_ms >= d->options.stall_ms)
         epd_device_kill(d, "engine did not answer within engine_stall_ms");
 }
 
@@ -330,7 +334,7 @@ err_kill:
 static void start_incarnation(struct epd_device *d)
 {
     struct epd_error err;
-    const uint64_t period = d->options.stall_ms / 2 < PING_MS ? d->options.stall_ms / 2 : PING_MS;
+    d->tick_ms = d->options.stall_ms / 2 < PING_MS ? d->options.stall_ms / 2 : PING_MS;
     d->incarnation++;
     memset(&d->stats, 0, sizeof(d->stats));
     if (start_process(d, &err) != EPD_OK) {
@@ -344,7 +348,8 @@ static void start_incarnation(struct epd_device *d)
         return;
     send_config(d);
     send_ping(d);
-    (void)uv_timer_start(&d->tick, on_tick, period, period); /* fails only without a callback */
+    (void)uv_timer_start(&d->tick, on_tick, d->tick_ms,
+                         d->tick_ms); /* fails only without a callback */
 }
 
 void epd_device_ready(struct epd_device *d, const struct epd_error *err)

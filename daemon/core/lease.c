@@ -62,7 +62,7 @@ static void lease_free(struct epd_lease *lease)
     struct epd_waiters gone = lease->gone;
     if (lease->chunk != NULL) {
         const struct epd_range range = {lease->chunk, lease->offset, epd_ring_bytes(lease->depth)};
-        epd_chunk_give_range(&range);
+        epd_chunk_give_range(g->core, &range);
     }
     epd_desc_drop_lease(lease);
     if (seat->lease == lease)
