@@ -174,6 +174,12 @@ static bool announced(const struct daemon *d, const char *line)
 void daemon_check_log(struct daemon *d)
 {
     char line[1024], first[1024] = "";
+    if (d->pid != 0 && !proc_alive(d->pid)) {
+        const int code = proc_wait(d->pid, 100);
+        d->pid = 0;
+        print_log(d);
+        check_fail("the daemon left on its own with %d", code);
+    }
     FILE *f = fopen(d->log, "re");
     check_true(f != NULL, "open %s: %m", d->log);
     (void)fseek(f, d->log_checked, SEEK_SET);
@@ -227,7 +233,7 @@ void daemon_stop(struct daemon *d)
 {
     pid_t engines[16];
     unsigned n = daemon_engines(d, engines, 16);
-    check_true(kill(d->pid, SIGTERM) == 0, "kill the daemon: %m");
+    check_true(d->pid != 0 && kill(d->pid, SIGTERM) == 0, "there is no daemon to stop");
     int code = proc_wait(d->pid, slow_ms(STOP_MS));
     if (code == PROC_RUNNING)
         print_log(d);
