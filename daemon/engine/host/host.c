@@ -32,6 +32,8 @@ static enum epd_status chunk_map(int fd, uint64_t bytes, int import, void **base
 
 static void copy_rows(const struct epd_row_copy *rows, uint32_t n, uint32_t row_bytes)
 {
+    /* Not streaming stores: measured four times slower while the rows fit in a cache, and the next
+     * reader of the rows is close. */
     for (uint32_t i = 0; i < n; i++)
         memcpy(rows[i].dst, rows[i].src, row_bytes);
 }
