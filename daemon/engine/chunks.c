@@ -54,16 +54,17 @@ void epd_chunks_destroy(struct epd_chunks *chunks)
 
 static enum epd_status grow(struct epd_chunks *chunks, struct epd_error *err)
 {
-    struct epd_chunks bigger = *chunks;
-    bigger.n_slots *= 2;
-    bigger.slots = calloc(bigger.n_slots, sizeof(*bigger.slots));
-    if (bigger.slots == NULL)
+    struct epd_chunk **old = chunks->slots;
+    const uint32_t n_old = chunks->n_slots;
+    struct epd_chunk **slots = calloc(2 * (size_t)n_old, sizeof(*slots));
+    if (slots == NULL)
         return epd_fail(err, EPD_ENOMEM, "no memory for the chunk table");
-    for (uint32_t i = 0; i < chunks->n_slots; i++)
-        if (chunks->slots[i] != NULL)
-            bigger.slots[slot_of(&bigger, chunks->slots[i]->id)] = chunks->slots[i];
-    free(chunks->slots);
-    *chunks = bigger;
+    chunks->slots = slots;
+    chunks->n_slots = 2 * n_old;
+    for (uint32_t i = 0; i < n_old; i++)
+        if (old[i] != NULL)
+            chunks->slots[slot_of(chunks, old[i]->id)] = old[i];
+    free(old);
     return EPD_OK;
 }
 
@@ -71,11 +72,15 @@ static enum epd_status check(struct epd_chunks *chunks, const struct epd_msg_chu
                              struct epd_error *err)
 {
     if (msg->chunk == 0 || msg->bytes == 0 || msg->bytes % 4096 != 0)
-        return epd_fail(err, EPD_EINVAL, "chunk %llu of %llu bytes: the id must not be 0, the size "
-                                         "a multiple of 4096",
+        return epd_fail(err, EPD_EINVAL,
+                        "chunk %llu of %llu bytes: the id must not be 0, the size "
+                        "a multiple of 4096",
                         (unsigned long long)msg->chunk, (unsigned long long)msg->bytes);
     if (msg->kind < EPD_CHUNK_EXCHANGE || msg->kind > EPD_CHUNK_IMPORT)
         return epd_fail(err, EPD_EINVAL, "chunk kind %u is unknown", msg->kind);
+    if (msg->device >= EPD_MAX_DEVICES)
+        return epd_fail(err, EPD_EINVAL, "chunk device is %u, above %u", msg->device,
+                        EPD_MAX_DEVICES - 1u);
     if (epd_chunks_find(chunks, msg->chunk) != NULL)
         return epd_fail(err, EPD_EEXIST, "chunk %llu is mapped", (unsigned long long)msg->chunk);
     return chunks->used * 2 >= chunks->n_slots ? grow(chunks, err) : EPD_OK;
@@ -115,14 +120,14 @@ enum epd_status epd_chunks_add_new(struct epd_chunks *chunks, const struct epd_m
     return status;
 }
 
-enum epd_status epd_chunks_adopt(struct epd_chunks *chunks, const struct epd_msg_chunk *msg,
-                                 int fd, struct epd_error *err)
+enum epd_status epd_chunks_adopt(struct epd_chunks *chunks, const struct epd_msg_chunk *msg, int fd,
+                                 struct epd_error *err)
 {
     void *base;
     enum epd_status status = check(chunks, msg, err);
     if (status == EPD_OK)
-        status = chunks->transport->chunk_map(fd, msg->bytes, msg->kind == EPD_CHUNK_IMPORT, &base,
-                                              err);
+        status =
+            chunks->transport->chunk_map(fd, msg->bytes, msg->kind == EPD_CHUNK_IMPORT, &base, err);
     return status == EPD_OK ? insert(chunks, msg, base, err) : status;
 }
 

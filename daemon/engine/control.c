@@ -14,6 +14,7 @@
 #include "daemon/base/util.h"
 #include "daemon/engine/doorbells.h"
 #include "daemon/engine/peers.h"
+#include "daemon/engine/workers.h"
 #include "daemon/ipc/fdpass.h"
 #include "daemon/ipc/memfd.h"
 #include "proto/version.h"
@@ -85,8 +86,8 @@ void epd_control_report(struct epd_engine *engine, struct epd_msg_epoch *msg)
 typedef enum epd_status handler_fn(struct epd_engine *engine, const void *msg, bool *replied,
                                    struct epd_error *err);
 
-static enum epd_status open_status_page(struct epd_engine *engine, uint64_t incarnation, int *fd_out,
-                                        struct epd_error *err)
+static enum epd_status open_status_page(struct epd_engine *engine, uint64_t incarnation,
+                                        int *fd_out, struct epd_error *err)
 {
     void *base;
     enum epd_status status =
@@ -105,6 +106,23 @@ static enum epd_status open_status_page(struct epd_engine *engine, uint64_t inca
     return EPD_OK;
 }
 
+static enum epd_status check_config(const struct epd_control *c, const struct epd_msg_config *msg,
+                                    struct epd_error *err)
+{
+    if (c->configured)
+        return epd_fail(err, EPD_EINVAL, "config was sent twice");
+    if (msg->device >= EPD_MAX_DEVICES)
+        return epd_fail(err, EPD_EINVAL, "config device is %u, above %u", msg->device,
+                        EPD_MAX_DEVICES - 1u);
+    if (msg->workers < 1 || msg->workers > EPD_WORKERS_MAX)
+        return epd_fail(err, EPD_EINVAL, "config workers is %u, must be 1..%u", msg->workers,
+                        EPD_WORKERS_MAX);
+    if (msg->log_level > EPD_LOG_DEBUG)
+        return epd_fail(err, EPD_EINVAL, "config log_level is %u, above %d", msg->log_level,
+                        EPD_LOG_DEBUG);
+    return EPD_OK;
+}
+
 static enum epd_status on_config(struct epd_engine *engine, const void *m, bool *replied,
                                  struct epd_error *err)
 {
@@ -115,19 +133,22 @@ static enum epd_status on_config(struct epd_engine *engine, const void *m, bool 
     if (msg->abi != EPD_ABI_VERSION)
         return epd_fail(err, EPD_EVERSION, "supervisor has ABI %u, engine has %u", msg->abi,
                         EPD_ABI_VERSION);
-    if (c->configured || msg->device >= EPD_MAX_DEVICES || msg->workers < 1)
-        return epd_fail(err, EPD_EINVAL, "config: device %u workers %u, or sent twice", msg->device,
-                        msg->workers);
+    enum epd_status status = check_config(c, msg, err);
+    if (status != EPD_OK)
+        return status;
     engine->device = msg->device;
     (void)snprintf(ident, sizeof(ident), "engine%u", msg->device);
     epd_log_init((enum epd_log_level)msg->log_level, ident);
     c->workers = msg->workers;
     c->spin_us = msg->spin_us;
-    enum epd_status status = epd_peers_create(engine->device, &engine->peers, err);
+    status = epd_peers_create(engine->device, &engine->peers, err);
     if (status == EPD_OK)
         status = open_status_page(engine, msg->incarnation, &status_fd, err);
-    if (status != EPD_OK)
+    if (status != EPD_OK) {
+        epd_peers_destroy(engine->peers);
+        engine->peers = NULL;
         return status;
+    }
     c->configured = true;
     *replied = true;
     const int fds[3] = {status_fd, epd_peers_doorbell_fd(engine->peers),
@@ -193,8 +214,13 @@ static enum epd_status on_seat_set(struct epd_engine *engine, const void *m, boo
     enum epd_status status = epd_groups_seat_set(engine, msg, err);
     if (status != EPD_OK)
         return status;
-    return epd_doorbells_add(engine->doorbells, msg->group, msg->rank,
-                             &engine->control->fds[0], err);
+    status =
+        epd_doorbells_add(engine->doorbells, msg->group, msg->rank, &engine->control->fds[0], err);
+    if (status != EPD_OK) { /* a seat that cannot be woken is none */
+        const struct epd_msg_epoch clear = {.group = msg->group, .rank = (int32_t)msg->rank};
+        (void)epd_groups_seat_clear(engine, &clear, NULL); /* it was set a moment ago */
+    }
+    return status;
 }
 
 static enum epd_status on_seat_clear(struct epd_engine *engine, const void *m, bool *replied,
@@ -223,6 +249,17 @@ static enum epd_status on_revoke(struct epd_engine *engine, const void *m, bool 
     return status;
 }
 
+static uint64_t rss_bytes(void)
+{
+    char text[128] = "";
+    unsigned long long size, resident;
+    EPD_AUTO_CLOSE int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0 ||
+        sscanf(text, "%llu %llu", &size, &resident) != 2)
+        return 0; /* no /proc here: unknown */
+    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 static enum epd_status on_ping(struct epd_engine *engine, const void *m, bool *replied,
                                struct epd_error *err)
 {
@@ -234,6 +271,7 @@ static enum epd_status on_ping(struct epd_engine *engine, const void *m, bool *r
     s.wakeups = engine->status->wakeups;
     epd_chunks_totals(engine->chunks, &s.chunks, &s.chunk_bytes);
     epd_groups_totals(engine, &s.groups, &s.seats);
+    s.rss_bytes = rss_bytes();
     *replied = true;
     send_message(engine, &s, sizeof(s), NULL, 0);
     return EPD_OK;
@@ -263,12 +301,12 @@ static enum epd_status on_stop(struct epd_engine *engine, const void *m, bool *r
     return EPD_OK;
 }
 
-#define WRAP(name, type, call)                                                                    \
-    static enum epd_status name(struct epd_engine *engine, const void *m, bool *replied,          \
-                                struct epd_error *err)                                            \
-    {                                                                                             \
-        (void)replied;                                                                            \
-        return call(engine, (const struct type *)m, err);                                         \
+#define WRAP(name, type, call)                                                                     \
+    static enum epd_status name(struct epd_engine *engine, const void *m, bool *replied,           \
+                                struct epd_error *err)                                             \
+    {                                                                                              \
+        (void)replied;                                                                             \
+        return call(engine, (const struct type *)m, err);                                          \
     }
 WRAP(on_group_set, epd_msg_group, epd_groups_set)
 WRAP(on_desc_set, epd_msg_desc, epd_groups_desc_set)
@@ -308,11 +346,12 @@ static const struct {
 static void handle(struct epd_engine *engine, const void *buf, size_t len)
 {
     struct epd_control *c = engine->control;
-    struct epd_msg_header h;
+    struct epd_msg_header h = {0};
     memcpy(&h, buf, len < sizeof(h) ? len : sizeof(h));
-    if (len < sizeof(h) || h.bytes != len || h.type == 0 || h.type >= EPD_ARRAY_LEN(g_handlers) ||
-        g_handlers[h.type].handle == NULL || g_handlers[h.type].bytes != len ||
-        g_handlers[h.type].n_fds != c->n_fds || (!c->configured && h.type != EPD_MSG_CONFIG)) {
+    if (len < sizeof(h) || h.bytes != len || h.seq == 0 || h.type == 0 ||
+        h.type >= EPD_ARRAY_LEN(g_handlers) || g_handlers[h.type].handle == NULL ||
+        g_handlers[h.type].bytes != len || g_handlers[h.type].n_fds != c->n_fds ||
+        (!c->configured && h.type != EPD_MSG_CONFIG)) {
         log_error("bad message from the supervisor: type %u bytes %zu fds %u", h.type, len,
                   c->n_fds);
         c->state = EPD_CONTROL_BROKEN;
@@ -338,8 +377,13 @@ bool epd_control_poll(struct epd_engine *engine)
             epd_fd_recv(c->sock, buf, sizeof(buf), &len, c->fds, FDS_MAX, &c->n_fds, &err);
         if (status == EPD_EAGAIN)
             break;
+        if (status == EPD_ESESSIONLOST) {
+            c->state = EPD_CONTROL_LOST;
+            break;
+        }
         if (status != EPD_OK) {
-            c->state = status == EPD_ESESSIONLOST ? EPD_CONTROL_LOST : EPD_CONTROL_BROKEN;
+            log_error("bad message from the supervisor: %s", err.message);
+            c->state = EPD_CONTROL_BROKEN;
             break;
         }
         handle(engine, buf, len);

@@ -1,4 +1,4 @@
-/* The engine's end of the supervisor's socketpair. */
+/* The engine's end of the supervisor's socketpair. Thread rule: the scheduler. */
 #ifndef EPD_ENGINE_CONTROL_H
 #define EPD_ENGINE_CONTROL_H
 

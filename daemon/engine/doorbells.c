@@ -10,8 +10,7 @@
 struct bell {
     struct bell *link;
     int fd;
-    int owned;   /* a seat's: closed on removal */
-    int eventfd; /* drain on wake-up */
+    bool owned; /* a seat's: closed on removal */
     uint64_t group;
     uint32_t rank;
 };
@@ -56,13 +55,14 @@ void epd_doorbells_destroy(struct epd_doorbells *d)
     free(d);
 }
 
-static enum epd_status add(struct epd_doorbells *d, const struct bell *what, struct epd_error *err)
+static enum epd_status add(struct epd_doorbells *d, const struct bell *what, bool edge,
+                           struct epd_error *err)
 {
     struct bell *bell = malloc(sizeof(*bell));
     if (bell == NULL)
         return epd_fail(err, EPD_ENOMEM, "no memory for a doorbell");
     *bell = *what;
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = bell};
+    struct epoll_event event = {.events = (uint32_t)EPOLLIN | (edge ? (uint32_t)EPOLLET : 0u)};
     if (epoll_ctl(d->epoll, EPOLL_CTL_ADD, bell->fd, &event) != 0) {
         free(bell);
         return epd_fail_errno(err, "epoll_ctl of a doorbell");
@@ -72,18 +72,18 @@ static enum epd_status add(struct epd_doorbells *d, const struct bell *what, str
     return EPD_OK;
 }
 
-enum epd_status epd_doorbells_watch(struct epd_doorbells *d, int fd, int eventfd,
+enum epd_status epd_doorbells_watch(struct epd_doorbells *d, int fd, bool edge,
                                     struct epd_error *err)
 {
-    return add(d, &(struct bell){.fd = fd, .eventfd = eventfd}, err);
+    return add(d, &(struct bell){.fd = fd}, edge, err);
 }
 
 enum epd_status epd_doorbells_add(struct epd_doorbells *d, uint64_t group, uint32_t rank, int *fd,
                                   struct epd_error *err)
 {
     epd_doorbells_remove(d, group, (int32_t)rank);
-    enum epd_status status = add(
-        d, &(struct bell){.fd = *fd, .owned = 1, .eventfd = 1, .group = group, .rank = rank}, err);
+    const struct bell bell = {.fd = *fd, .owned = true, .group = group, .rank = rank};
+    enum epd_status status = add(d, &bell, true, err);
     if (status == EPD_OK)
         *fd = -1;
     return status;
@@ -108,11 +108,6 @@ void epd_doorbells_sleep(struct epd_doorbells *d, uint64_t timeout_ns)
     int ms = timeout_ns == UINT64_MAX             ? -1
              : timeout_ns / 1000000u >= INT32_MAX ? INT32_MAX
                                                   : (int)((timeout_ns + 999999u) / 1000000u);
-    int n = epoll_wait(d->epoll, events, (int)EPD_ARRAY_LEN(events), ms);
-    for (int i = 0; i < n; i++) {
-        const struct bell *bell = events[i].data.ptr;
-        uint64_t count;
-        if (bell->eventfd)
-            (void)!read(bell->fd, &count, sizeof(count)); /* may have been drained already */
-    }
+    /* Who rang does not matter: the scheduler looks at everything. EINTR is one more wake-up. */
+    (void)epoll_wait(d->epoll, events, (int)EPD_ARRAY_LEN(events), ms);
 }

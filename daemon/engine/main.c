@@ -1,6 +1,6 @@
-/* epd-engine: one device's data plane. Started by epd, never by hand: descriptor 3 is its end of the
- * supervisor's socketpair, descriptor 4 the inherited lock that keeps a new supervisor waiting until
- * this process is gone. */
+/* epd-engine: one device's data plane. Started by epd, never by hand: descriptor 3 is its end of
+ * the supervisor's socketpair, descriptor 4 the inherited lock that keeps a new supervisor waiting
+ * until this process is gone. */
 #define EPD_LOG_COMPONENT "engine"
 #include <signal.h>
 #include <stdio.h>
@@ -55,17 +55,23 @@ static enum epd_status start(struct epd_engine *engine, struct epd_error *err)
     if (status == EPD_OK)
         status = epd_workers_create(epd_control_workers(engine), &engine->workers, err);
     if (status == EPD_OK)
-        status = epd_doorbells_watch(engine->doorbells, EPD_ENGINE_FD, 0, err);
+        status = epd_doorbells_watch(engine->doorbells, EPD_ENGINE_FD, false, err);
     if (status == EPD_OK)
-        status = epd_doorbells_watch(engine->doorbells, epd_peers_doorbell_fd(engine->peers), 1, err);
+        status =
+            epd_doorbells_watch(engine->doorbells, epd_peers_doorbell_fd(engine->peers), true, err);
     if (status == EPD_OK && epd_workers_done_fd(engine->workers) >= 0)
-        status = epd_doorbells_watch(engine->doorbells, epd_workers_done_fd(engine->workers), 1, err);
+        status =
+            epd_doorbells_watch(engine->doorbells, epd_workers_done_fd(engine->workers), true, err);
     return status;
 }
 
 static int leave(struct epd_engine *engine)
 {
     const enum epd_control_state state = epd_control_state(engine);
+    /* As in a crash: the daemon lives, so nobody may hear that it is lost. The supervisor marks the
+     * page, and the next incarnation completes what the seats have in flight. */
+    if (state == EPD_CONTROL_BROKEN)
+        _exit(3);
     engine->now_ns = epd_now_ns();
     epd_groups_poison(engine, EPD_EDAEMONLOST);
     __atomic_store_n(&engine->status->state,
@@ -79,7 +85,7 @@ static int leave(struct epd_engine *engine)
     epd_peers_destroy(engine->peers);
     epd_memfd_unmap(engine->status, EPD_STATUS_PAGE_BYTES);
     epd_control_destroy(engine);
-    return state == EPD_CONTROL_BROKEN ? 3 : 0;
+    return 0;
 }
 
 int main(int argc, char **argv)
@@ -88,6 +94,10 @@ int main(int argc, char **argv)
     struct epd_error err = {.status = EPD_OK};
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {
         (void)puts("epd-engine " EPD_VERSION);
+        return 0;
+    }
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+        (void)puts("epd-engine [--help | --version]: one device's data plane, started by epd");
         return 0;
     }
     if (argc > 2 || !started_by_supervisor()) { /* argv[1]: the device, for people who read ps */

@@ -99,6 +99,10 @@ enum epd_status epd_peers_set(struct epd_peers *peers, uint32_t device, int fds[
         .status = status_page,
         .bells = bells,
         .doorbell = epd_steal_fd(&fds[1]),
+        /* Go on from what an earlier incarnation of ours left there: starting anew could store the
+         * value that the peer has seen last, and the bell would not be heard. */
+        .count =
+            __atomic_load_n(&((struct epd_bell *)bells)[peers->device].count, __ATOMIC_RELAXED),
     };
     epd_close_fd(&fds[0]);
     epd_close_fd(&fds[2]);

@@ -1,9 +1,10 @@
 /* Other engines of the node: their status pages (read-only), doorbells and bell pages.
  *
  * A bell page is engine-private memory of its owner with one cache line for each sending device. A
- * sender, after publishing to the owner's exchange chunks, stores a counter there (seq_cst) and then
- * loads the owner's `sleeping` (seq_cst); if that is 1 it writes the owner's eventfd. The owner sets
- * `sleeping` (seq_cst) and then loads all bells (seq_cst): one of the two sees the other. */
+ * sender, after publishing to the owner's exchange chunks, stores a counter there (seq_cst) and
+ * then loads the owner's `sleeping` (seq_cst); if that is 1 it writes the owner's eventfd. The
+ * owner sets `sleeping` (seq_cst) and then loads all bells (seq_cst): one of the two sees the
+ * other. */
 #ifndef EPD_ENGINE_PEERS_H
 #define EPD_ENGINE_PEERS_H
 
@@ -17,7 +18,8 @@ struct epd_bell {
 };
 #define EPD_BELL_BYTES 4096u
 
-/* Own bell page and doorbell are created here; the fds are borrowed by the caller (CONFIG reply). */
+/* Own bell page and doorbell are created here; the fds are borrowed by the caller (CONFIG reply).
+ */
 enum epd_status epd_peers_create(uint32_t device, struct epd_peers **out, struct epd_error *err);
 void epd_peers_destroy(struct epd_peers *peers);
 int epd_peers_doorbell_fd(const struct epd_peers *peers);

@@ -23,7 +23,7 @@ struct epd_workers {
     _Atomic uint64_t tasks;
     int done_fd; /* eventfd: a batch ended on another thread; -1 with one thread */
     uint32_t n_threads;
-    pthread_t threads[64];
+    pthread_t threads[EPD_WORKERS_MAX];
 };
 
 static struct epd_batch *pop(struct epd_workers *w)
@@ -79,8 +79,7 @@ static bool finish(struct epd_workers *w, const struct slice *slice)
         batch->run(batch->arg, slice->index);
         atomic_fetch_add_explicit(&w->tasks, 1, memory_order_relaxed);
     }
-    const bool last =
-        atomic_fetch_sub_explicit(&batch->left, ended, memory_order_acq_rel) == ended;
+    const bool last = atomic_fetch_sub_explicit(&batch->left, ended, memory_order_acq_rel) == ended;
     if (last) /* the batch is its owner's again */
         atomic_fetch_sub_explicit(&w->active, 1, memory_order_relaxed);
     return last;
@@ -110,8 +109,8 @@ static void *worker_main(void *arg)
 enum epd_status epd_workers_create(uint32_t threads, struct epd_workers **out,
                                    struct epd_error *err)
 {
-    if (threads < 1 || threads > EPD_ARRAY_LEN(((struct epd_workers *)0)->threads))
-        return epd_fail(err, EPD_EINVAL, "workers is %u, must be 1..64", threads);
+    if (threads < 1 || threads > EPD_WORKERS_MAX)
+        return epd_fail(err, EPD_EINVAL, "workers is %u, must be 1..%u", threads, EPD_WORKERS_MAX);
     struct epd_workers *w = calloc(1, sizeof(*w));
     if (w == NULL)
         return epd_fail(err, EPD_ENOMEM, "no memory for the workers");
@@ -159,8 +158,9 @@ void epd_workers_submit(struct epd_workers *w, struct epd_batch *batch)
     atomic_fetch_add_explicit(&w->active, 1, memory_order_relaxed);
     (void)pthread_mutex_lock(&w->mutex);
     push(w, batch);
-    if (w->sleeping > 0)
-        (void)pthread_cond_broadcast(&w->wake);
+    /* No more threads than slices: the others would fight for the mutex and go back to sleep. */
+    for (uint32_t i = 0; i < batch->count && i < w->sleeping; i++)
+        (void)pthread_cond_signal(&w->wake);
     (void)pthread_mutex_unlock(&w->mutex);
 }
 
