@@ -224,6 +224,7 @@ static void on_imported(void *arg, struct epd_chunk *chunk, const struct epd_err
     if (status == EPD_OK)
         status = buffer_new(session, &range, &b, &why);
     if (status == EPD_OK) {
+        epd_assert(chunk != NULL);
         info.buffer = epd_handle_pack(b->handle);
         info.chunk = chunk->id;
         m->fn(m->arg, &info, NULL);
