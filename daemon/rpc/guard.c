@@ -2,7 +2,6 @@
 #include "daemon/rpc/guard.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,251 +14,301 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/util.h"
+#include "daemon/rpc/guard_frames.h"
 
-#define PREFACE "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-#define PREFACE_BYTES 24u
 #define PREFACE_NS 5000000000ull
-#define FRAME_HEADER 9u
-#define FRAME_MAX 16384u
-#define STREAMS_MAX 1024u
-#define BUFFER 32768u
+#define LINGER_NS 2000000000ull /* for bytes on their way when one side has hung up */
+#define STOP_NS 200000000ull    /* the same at the end of the guard */
+#define SWEEP_MS 100            /* how exact the deadlines are */
+#define SCRATCH 65536u
+#define ROUNDS 4u /* pieces moved for one connection before the next has its turn */
 
-enum { FRAME_DATA = 0, FRAME_HEADERS = 1, FRAME_RST_STREAM = 3, FRAME_SETTINGS = 4, FRAME_PING = 6 };
-#define FLAG_END_STREAM 1u
-
-struct bucket {
-    double tokens, rate, burst;
-    uint64_t at_ns;
-};
-
-/* One direction: bytes read from one socket and not yet written to the other, and where in the frame
- * stream the reading stands. */
+/* One direction: what was read from one socket and the other has no room for. Nothing is read while
+ * something is left: the back-pressure. */
 struct pipe {
-    uint8_t data[BUFFER];
+    uint8_t *rest; /* owned; NULL: nothing */
     size_t begin, end;
-    uint8_t header[FRAME_HEADER];
-    size_t header_len;
-    uint32_t payload_left;
-    size_t preface; /* bytes of it seen; client to server only */
+    bool closed; /* the other side takes nothing any more */
 };
 
 struct relay {
-    struct relay *link;
-    int fd[2]; /* 0: client, 1: gRPC */
-    bool dead;
-    uint64_t born_ns;
-    uint32_t open_streams, last_stream;
-    struct bucket resets, controls;
+    struct relay *next, *prev; /* all of them */
+    struct relay *ready_next;
+    bool ready;
+    int fd[2];            /* owned; 0: client, 1: gRPC */
+    uint64_t preface_ns;  /* the preface must be complete by then */
+    uint64_t deadline_ns; /* the relay ends then; 0: never */
+    struct epd_frames frames;
     struct pipe pipe[2]; /* [0] client -> gRPC, [1] back */
 };
 
 struct epd_guard {
     pthread_t thread;
     int epoll, wake;
-    unsigned cut;          /* atomic */
-    bool stop;             /* guarded by mutex */
-    struct relay *added;   /* guarded by mutex */
+    unsigned cut;        /* atomic */
+    bool stop;           /* guarded by mutex */
+    struct relay *added; /* guarded by mutex */
     pthread_mutex_t mutex;
-    struct relay *relays;  /* the thread's */
+    /* the thread's: */
+    struct relay *relays;
+    struct relay *ready; /* to be served in this turn */
+    bool timed;          /* some relay has a deadline */
+    uint64_t sweep_ns;   /* when to look at the deadlines */
+    uint8_t scratch[SCRATCH];
 };
 
-/* ---- counting ---- */
+/* ---- moving bytes: edge-triggered, so each side is used until it has no more to give ---- */
 
-static bool take(struct bucket *b, uint64_t now)
+enum moved { MOVED_OVER = -1, MOVED_NOTHING = 0, MOVED_SOME = 1 };
+
+static void set_deadline(struct epd_guard *g, struct relay *r, uint64_t at)
 {
-    b->tokens += b->rate * (double)(now - b->at_ns) / 1e9;
-    b->at_ns = now;
-    if (b->tokens > b->burst)
-        b->tokens = b->burst;
-    b->tokens -= 1;
-    return b->tokens >= 0;
+    if (r->deadline_ns == 0 || at < r->deadline_ns)
+        r->deadline_ns = at;
+    g->timed = true;
 }
 
-static void stream_ended(struct relay *r)
+/* Write to the side opposite of `side`. Bytes written; -1: it takes nothing any more. */
+static ssize_t put(const struct relay *r, int side, const uint8_t *data, size_t len)
 {
-    if (r->open_streams > 0)
-        r->open_streams--;
-}
-
-/* A frame header of side 0 (client) or 1 (gRPC). False: the connection breaks a limit. */
-static bool frame(struct relay *r, int side, const uint8_t *h, uint64_t now)
-{
-    const uint32_t len = (uint32_t)h[0] << 16 | (uint32_t)h[1] << 8 | h[2];
-    const uint32_t stream = ((uint32_t)h[5] << 24 | (uint32_t)h[6] << 16 | (uint32_t)h[7] << 8 | h[8]) &
-                            0x7fffffffu;
-    const uint8_t type = h[3], flags = h[4];
-    r->pipe[side].payload_left = len;
-    if (side == 0 && len > FRAME_MAX)
-        return false;
-    if (type == FRAME_RST_STREAM) {
-        stream_ended(r);
-        return take(&r->resets, now);
+    size_t done = 0;
+    while (done < len) {
+        const ssize_t n =
+            send(r->fd[1 - side], data + done, len - done, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n < 0)
+            return errno == EAGAIN ? (ssize_t)done : -1;
+        done += (size_t)n;
     }
-    if (side == 0 && (type == FRAME_SETTINGS || type == FRAME_PING))
-        return take(&r->controls, now);
-    if (side == 0 && type == FRAME_HEADERS && stream > r->last_stream) {
-        r->last_stream = stream;
-        return ++r->open_streams <= STREAMS_MAX;
-    }
-    if (side == 1 && (type == FRAME_HEADERS || type == FRAME_DATA) && (flags & FLAG_END_STREAM) != 0)
-        stream_ended(r);
-    return true;
+    return (ssize_t)done;
 }
 
-static bool inspect(struct relay *r, int side, const uint8_t *at, size_t n, uint64_t now)
+/* gRPC has hung up: its last bytes may still be on their way to the client, whose bytes are of no
+ * use any more. A client that has hung up gets nothing any more: the relay is over. */
+static enum moved refused(struct epd_guard *g, struct relay *r, int side, uint64_t now)
 {
     struct pipe *p = &r->pipe[side];
-    while (n > 0) {
-        if (side == 0 && p->preface < PREFACE_BYTES) {
-            if (*at != (uint8_t)PREFACE[p->preface])
+    if (side == 1)
+        return MOVED_OVER;
+    free(p->rest);
+    p->rest = NULL;
+    p->closed = true;
+    set_deadline(g, r, now + LINGER_NS);
+    return MOVED_NOTHING;
+}
+
+static enum moved flush(struct epd_guard *g, struct relay *r, int side, uint64_t now)
+{
+    struct pipe *p = &r->pipe[side];
+    const ssize_t n = put(r, side, p->rest + p->begin, p->end - p->begin);
+    if (n < 0)
+        return refused(g, r, side, now);
+    p->begin += (size_t)n;
+    if (p->begin < p->end)
+        return MOVED_NOTHING;
+    free(p->rest);
+    p->rest = NULL;
+    return MOVED_SOME;
+}
+
+static enum moved cut(struct epd_guard *g, const char *reason)
+{
+    (void)__atomic_add_fetch(&g->cut, 1, __ATOMIC_RELAXED);
+    log_limited(EPD_LOG_INFO, 1000, "connection cut off: %s", reason);
+    return MOVED_OVER;
+}
+
+static enum moved move(struct epd_guard *g, struct relay *r, int side, uint64_t now)
+{
+    struct pipe *p = &r->pipe[side];
+    if (p->closed)
+        return MOVED_NOTHING;
+    if (p->rest != NULL)
+        return flush(g, r, side, now);
+    const ssize_t n = recv(r->fd[side], g->scratch, SCRATCH, MSG_DONTWAIT);
+    if (n < 0 && errno == EAGAIN)
+        return MOVED_NOTHING;
+    if (n <= 0) /* its end; a call that does not block is never interrupted */
+        return MOVED_OVER;
+    const char *broken = epd_frames_inspect(&r->frames, side, g->scratch, (size_t)n, now);
+    if (broken != NULL)
+        return cut(g, broken);
+    const ssize_t sent = put(r, side, g->scratch, (size_t)n);
+    if (sent < 0)
+        return refused(g, r, side, now);
+    if (sent == n)
+        return MOVED_SOME;
+    p->begin = 0;
+    p->end = (size_t)(n - sent);
+    p->rest = malloc(p->end);
+    if (p->rest == NULL)
+        return MOVED_OVER;
+    memcpy(p->rest, g->scratch + sent, p->end);
+    return MOVED_SOME;
+}
+
+static void make_ready(struct epd_guard *g, struct relay *r)
+{
+    if (r->ready)
+        return;
+    r->ready = true;
+    r->ready_next = g->ready;
+    g->ready = r;
+}
+
+static bool expired(const struct relay *r, uint64_t now)
+{
+    return (!epd_frames_greeted(&r->frames) && now >= r->preface_ns) ||
+           (r->deadline_ns != 0 && now >= r->deadline_ns);
+}
+
+/* False: the relay is over. */
+static bool serve(struct epd_guard *g, struct relay *r, uint64_t now)
+{
+    bool some = true;
+    if (expired(r, now))
+        return false;
+    for (unsigned round = 0; some && round < ROUNDS; round++) {
+        some = false;
+        for (int side = 0; side < 2; side++) {
+            const enum moved moved = move(g, r, side, now);
+            if (moved == MOVED_OVER)
                 return false;
-            p->preface++;
-            at++, n--;
-        } else if (p->payload_left > 0) {
-            const size_t skip = n < p->payload_left ? n : p->payload_left;
-            p->payload_left -= (uint32_t)skip;
-            at += skip, n -= skip;
-        } else {
-            p->header[p->header_len++] = *at++;
-            n--;
-            if (p->header_len < FRAME_HEADER)
-                continue;
-            p->header_len = 0;
-            if (!frame(r, side, p->header, now))
-                return false;
+            some = some || moved == MOVED_SOME;
         }
     }
+    if (some)
+        make_ready(g, r);
     return true;
 }
 
-/* ---- moving bytes ---- */
+/* ---- life of a relay ---- */
 
-/* Read what there is room for. False: end, error, or a broken limit. */
-static bool fill(struct epd_guard *g, struct relay *r, int side, uint64_t now)
-{
-    struct pipe *p = &r->pipe[side];
-    if (p->begin == p->end)
-        p->begin = p->end = 0;
-    if (p->end == BUFFER)
-        return true;
-    const ssize_t n = recv(r->fd[side], p->data + p->end, BUFFER - p->end, MSG_DONTWAIT);
-    if (n < 0)
-        return errno == EAGAIN || errno == EINTR;
-    if (n == 0)
-        return false;
-    if (!inspect(r, side, p->data + p->end, (size_t)n, now)) {
-        (void)__atomic_add_fetch(&g->cut, 1, __ATOMIC_RELAXED);
-        log_limited(EPD_LOG_INFO, 1000, "connection cut off: it floods or is no HTTP/2");
-        return false;
-    }
-    p->end += (size_t)n;
-    return true;
-}
-
-static bool flush(struct relay *r, int side)
-{
-    struct pipe *p = &r->pipe[side];
-    while (p->begin < p->end) {
-        const ssize_t n = send(r->fd[1 - side], p->data + p->begin, p->end - p->begin,
-                               MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (n < 0)
-            return errno == EAGAIN || errno == EINTR;
-        p->begin += (size_t)n;
-    }
-    return true;
-}
-
-/* Which events each side waits for now: room to read into, or bytes to get rid of. */
-static void arm(struct epd_guard *g, struct relay *r)
+static void relay_free(struct epd_guard *g, struct relay *r)
 {
     for (int side = 0; side < 2; side++) {
-        struct epoll_event e = {.data.ptr = r};
-        const struct pipe *in = &r->pipe[side], *out = &r->pipe[1 - side];
-        if (in->end - in->begin < BUFFER && (in->begin == in->end || in->end < BUFFER))
-            e.events |= EPOLLIN;
-        if (out->begin < out->end)
-            e.events |= EPOLLOUT;
-        (void)epoll_ctl(g->epoll, EPOLL_CTL_MOD, r->fd[side], &e); /* it was added */
+        /* Explicitly: a copy in a child that has not executed yet would keep it registered. */
+        (void)epoll_ctl(g->epoll, EPOLL_CTL_DEL, r->fd[side], NULL);
+        epd_close_fd(&r->fd[side]);
+        free(r->pipe[side].rest);
     }
+    free(r);
 }
 
-static void service(struct epd_guard *g, struct relay *r, uint64_t now)
+static void relay_end(struct epd_guard *g, struct relay *r)
 {
-    bool ok = true;
-    for (int side = 0; ok && side < 2; side++)
-        ok = fill(g, r, side, now) && flush(r, side);
-    if (ok)
-        arm(g, r);
+    if (r->prev != NULL)
+        r->prev->next = r->next;
     else
-        r->dead = true;
+        g->relays = r->next;
+    if (r->next != NULL)
+        r->next->prev = r->prev;
+    relay_free(g, r);
 }
 
+static void relay_begin(struct epd_guard *g, struct relay *r)
+{
+    struct epoll_event e = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.ptr = r};
+    for (int side = 0; side < 2; side++) {
+        if (epoll_ctl(g->epoll, EPOLL_CTL_ADD, r->fd[side], &e) != 0) {
+            relay_free(g, r);
+            return;
+        }
+    }
+    r->prev = NULL;
+    r->next = g->relays;
+    if (g->relays != NULL)
+        g->relays->prev = r;
+    g->relays = r;
+    g->timed = true; /* the preface */
+}
+
+/* ---- the thread ---- */
+
+/* Relays whose time is up are served, which ends them. */
 static void sweep(struct epd_guard *g, uint64_t now)
 {
-    for (struct relay **at = &g->relays; *at != NULL;) {
-        struct relay *r = *at;
-        if (!r->dead && r->pipe[0].preface < PREFACE_BYTES && now - r->born_ns > PREFACE_NS)
-            r->dead = true;
-        if (!r->dead) {
-            at = &r->link;
-            continue;
-        }
-        *at = r->link;
-        /* The last bytes (a GOAWAY, a final status) may still fit. */
-        (void)flush(r, 0);
-        (void)flush(r, 1);
-        for (int side = 0; side < 2; side++) {
-            /* Explicitly: a copy in a child that has not executed yet would keep it registered. */
-            (void)epoll_ctl(g->epoll, EPOLL_CTL_DEL, r->fd[side], NULL);
-            epd_close_fd(&r->fd[side]);
-        }
-        free(r);
+    if (!g->timed || now < g->sweep_ns)
+        return;
+    g->timed = false;
+    for (struct relay *r = g->relays; r != NULL; r = r->next) {
+        if (expired(r, now))
+            make_ready(g, r);
+        g->timed = g->timed || !epd_frames_greeted(&r->frames) || r->deadline_ns != 0;
     }
+    g->sweep_ns = now + SWEEP_MS * 1000000ull;
 }
 
+/* True once the guard shall end. */
 static bool take_added(struct epd_guard *g)
 {
-    uint64_t count;
-    (void)!read(g->wake, &count, sizeof(count));
+    eventfd_t count;
+    (void)eventfd_read(g->wake, &count); /* EAGAIN: read before */
     (void)pthread_mutex_lock(&g->mutex);
     const bool stop = g->stop;
     struct relay *r = g->added;
     g->added = NULL;
     (void)pthread_mutex_unlock(&g->mutex);
     while (r != NULL) {
-        struct relay *next = r->link;
-        for (int side = 0; side < 2; side++) {
-            struct epoll_event e = {.events = EPOLLIN, .data.ptr = r};
-            if (epoll_ctl(g->epoll, EPOLL_CTL_ADD, r->fd[side], &e) != 0)
-                r->dead = true;
-        }
-        r->link = g->relays;
-        g->relays = r;
+        struct relay *next = r->next;
+        relay_begin(g, r);
         r = next;
     }
-    return !stop;
+    return stop;
+}
+
+static void serve_ready(struct epd_guard *g, uint64_t now)
+{
+    struct relay *r = g->ready;
+    g->ready = NULL;
+    while (r != NULL) {
+        struct relay *next = r->ready_next;
+        r->ready = false;
+        if (!serve(g, r, now))
+            relay_end(g, r);
+        r = next;
+    }
+}
+
+/* True: the wake-up call was among them. */
+static bool note_events(struct epd_guard *g, const struct epoll_event *events, int n, uint64_t now)
+{
+    bool woken = false;
+    for (int i = 0; i < n; i++) {
+        struct relay *r = events[i].data.ptr;
+        if (r == NULL) {
+            woken = true;
+            continue;
+        }
+        if ((events[i].events & (EPOLLHUP | EPOLLERR)) != 0)
+            set_deadline(g, r, now + LINGER_NS);
+        make_ready(g, r);
+    }
+    return woken;
+}
+
+static int wait_ms(const struct epd_guard *g)
+{
+    if (g->ready != NULL)
+        return 0;
+    return g->timed ? SWEEP_MS : -1;
 }
 
 static void *guard_main(void *arg)
 {
     struct epd_guard *g = arg;
-    bool go = true;
-    while (go) {
+    bool stop = false;
+    while (!stop || g->relays != NULL) {
         struct epoll_event events[64];
-        int n = epoll_wait(g->epoll, events, (int)EPD_ARRAY_LEN(events), 1000);
+        const int n = epoll_wait(g->epoll, events, (int)EPD_ARRAY_LEN(events), wait_ms(g));
         const uint64_t now = epd_now_ns();
-        for (int i = 0; i < n; i++) {
-            struct relay *r = events[i].data.ptr;
-            if (r == NULL)
-                go = take_added(g);
-            else if (!r->dead)
-                service(g, r, now);
+        if (note_events(g, events, n, now) && take_added(g) && !stop) {
+            stop = true;
+            for (struct relay *r = g->relays; r != NULL; r = r->next)
+                set_deadline(g, r, now + STOP_NS);
         }
         sweep(g, now);
+        serve_ready(g, now);
     }
-    for (struct relay *r = g->relays; r != NULL; r = r->link)
-        r->dead = true;
-    sweep(g, 0);
     return NULL;
 }
 
@@ -294,12 +343,8 @@ void epd_guard_destroy(struct epd_guard *g)
     (void)pthread_mutex_lock(&g->mutex);
     g->stop = true;
     (void)pthread_mutex_unlock(&g->mutex);
-    (void)eventfd_write(g->wake, 1);
+    (void)eventfd_write(g->wake, 1); /* cannot be full: one for each connection not taken yet */
     (void)pthread_join(g->thread, NULL);
-    (void)take_added(g); /* what was added after the thread last looked */
-    for (struct relay *r = g->relays; r != NULL; r = r->link)
-        r->dead = true;
-    sweep(g, 0);
     epd_close_fd(&g->epoll);
     epd_close_fd(&g->wake);
     (void)pthread_mutex_destroy(&g->mutex);
@@ -319,12 +364,11 @@ enum epd_status epd_guard_add(struct epd_guard *g, int *fd, int *inner_out, stru
     const uint64_t now = epd_now_ns();
     r->fd[0] = epd_steal_fd(fd);
     r->fd[1] = pair[0];
-    r->born_ns = now;
-    r->resets = (struct bucket){.tokens = 500, .rate = 200, .burst = 500, .at_ns = now};
-    r->controls = (struct bucket){.tokens = 500, .rate = 100, .burst = 500, .at_ns = now};
+    r->preface_ns = now + PREFACE_NS;
+    epd_frames_init(&r->frames, now);
     *inner_out = pair[1];
     (void)pthread_mutex_lock(&g->mutex);
-    r->link = g->added;
+    r->next = g->added;
     g->added = r;
     (void)pthread_mutex_unlock(&g->mutex);
     (void)eventfd_write(g->wake, 1);
