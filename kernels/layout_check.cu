@@ -1,7 +1,7 @@
 /* The headers that host engine and kernels share, compiled as CUDA: one thread evaluates the slot
- * arithmetic on the device, so that a change which only compiles as C is a red build, and a GPU test
- * can compare the results with the host's.
- * Geometry: one block, one thread. Writes out[0..5]; no waits, no flags. */
+ * arithmetic on the device, so that a change which only compiles as C is a red build, and a GPU
+ * test can compare the results with the host's. Geometry: one block, one thread. Writes out[0..5];
+ * no waits, no flags. */
 #include "proto/exchange.h"
 #include "proto/layout.h"
 

@@ -18,22 +18,22 @@
 
 #include "proto/layout.h"
 
-#define EPD_ENGINE_FD 3           /* the engine's end of the socketpair */
-#define EPD_ENGINE_LOCK_FD 4      /* inherited flock of <socket>.lock: held until the engine exits */
+#define EPD_ENGINE_FD 3      /* the engine's end of the socketpair */
+#define EPD_ENGINE_LOCK_FD 4 /* inherited flock of <socket>.lock: held until the engine exits */
 #define EPD_EPOCH_ALL UINT64_MAX
 
 enum epd_msg_type {
     /* supervisor -> engine (requests) */
-    EPD_MSG_CONFIG = 1,     /* first message; reply carries 3 fds: status page, doorbell eventfd,
-                               bell memfd (engine-private, for peers) */
-    EPD_MSG_PEER = 2,       /* a peer engine: 3 fds as above; replaces an older incarnation */
+    EPD_MSG_CONFIG = 1, /* first message; reply carries 3 fds: status page, doorbell eventfd,
+                           bell memfd (engine-private, for peers) */
+    EPD_MSG_PEER = 2,   /* a peer engine: 3 fds as above; replaces an older incarnation */
     EPD_MSG_PEER_GONE = 3,
     EPD_MSG_CHUNK_CREATE = 4, /* reply carries 1 fd */
     EPD_MSG_CHUNK_ADOPT = 5,  /* 1 fd: a peer's chunk, an import, or an own one after a restart */
     EPD_MSG_CHUNK_DROP = 6,
     EPD_MSG_GROUP_SET = 7,
     EPD_MSG_GROUP_DROP = 8,
-    EPD_MSG_SEAT_SET = 9,   /* lease: 1 fd, the session's doorbell eventfd */
+    EPD_MSG_SEAT_SET = 9, /* lease: 1 fd, the session's doorbell eventfd */
     EPD_MSG_SEAT_CLEAR = 10,
     EPD_MSG_DESC_SET = 11,
     EPD_MSG_DESC_CLEAR = 12,
@@ -41,8 +41,8 @@ enum epd_msg_type {
     EPD_MSG_FAIL = 14,
     EPD_MSG_GENERATION = 15,
     EPD_MSG_ARM = 16,
-    EPD_MSG_PING = 17,      /* reply carries struct epd_msg_stats */
-    EPD_MSG_STOP = 18,      /* complete everything with EPD_EDAEMONLOST, reply, exit 0 */
+    EPD_MSG_PING = 17,        /* reply carries struct epd_msg_stats */
+    EPD_MSG_STOP = 18,        /* complete everything with EPD_EDAEMONLOST, reply, exit 0 */
     EPD_MSG_GROUP_STATS = 19, /* epd_msg_epoch names the group; reply: epd_msg_group_stats */
     /* engine -> supervisor */
     EPD_MSG_REPLY = 64,
@@ -82,9 +82,9 @@ struct epd_msg_peer {
 
 struct epd_msg_chunk {
     struct epd_msg_header h;
-    uint64_t chunk; /* id, unique in the daemon's life, > 0 */
-    uint64_t bytes; /* multiple of 4096 */
-    uint32_t kind;  /* enum epd_chunk_kind */
+    uint64_t chunk;  /* id, unique in the daemon's life, > 0 */
+    uint64_t bytes;  /* multiple of 4096 */
+    uint32_t kind;   /* enum epd_chunk_kind */
     uint32_t device; /* the owner */
 };
 
@@ -96,9 +96,9 @@ struct epd_msg_group {
     uint32_t armed; /* 0: takes no entries until ARM */
     struct epd_shape shape;
     uint32_t timeout_ms, first_timeout_ms;
-    uint64_t present;                       /* bit r: rank r takes part (allow_absent clears) */
-    uint8_t device[EPD_MAX_RANKS];          /* of each rank */
-    uint64_t exchange[EPD_MAX_DEVICES];     /* exchange chunk by device, 0: no seat there */
+    uint64_t present;                   /* bit r: rank r takes part (allow_absent clears) */
+    uint8_t device[EPD_MAX_RANKS];      /* of each rank */
+    uint64_t exchange[EPD_MAX_DEVICES]; /* exchange chunk by device, 0: no seat there */
 };
 
 struct epd_msg_seat {
@@ -158,9 +158,9 @@ struct epd_msg_epoch {
     int32_t status;      /* cause: enum epd_status */
     int32_t rank;        /* at fault, -1 none; SEAT_CLEAR: the seat */
     int32_t other_rank;
-    uint32_t phase;      /* enum epd_phase */
-    uint32_t kind;       /* enum epd_op_kind */
-    uint64_t present;    /* GENERATION, ARM */
+    uint32_t phase;   /* enum epd_phase */
+    uint32_t kind;    /* enum epd_op_kind */
+    uint64_t present; /* GENERATION, ARM */
 };
 
 struct epd_msg_reply {

@@ -115,7 +115,7 @@ EPD_HD const char *epd_shape_problem(const struct epd_shape *s)
 /* Hash of everything that ranks must agree on in one op (not b): FNV-1a over the values. */
 EPD_HD uint32_t epd_shape_hash(const struct epd_shape *s, uint32_t kind)
 {
-    const uint32_t v[] = {s->ranks,  s->experts, s->max_tokens, s->topk, s->hidden,
+    const uint32_t v[] = {s->ranks, s->experts, s->max_tokens, s->topk, s->hidden,
                           s->dtype, s->mode,    s->layout,     kind};
     uint32_t h = 2166136261u;
     for (unsigned i = 0; i < sizeof(v) / sizeof(v[0]); i++)
@@ -138,13 +138,15 @@ EPD_HD uint32_t epd_word_generation(uint32_t generation)
 }
 EPD_HD uint64_t epd_word_pack(uint32_t generation, uint64_t epoch, uint32_t count)
 {
-    return ((uint64_t)epd_word_generation(generation) << (EPD_WORD_EPOCH_BITS + EPD_WORD_COUNT_BITS)) |
+    return ((uint64_t)epd_word_generation(generation)
+            << (EPD_WORD_EPOCH_BITS + EPD_WORD_COUNT_BITS)) |
            ((epoch & (EPD_WORD_EPOCH_LIMIT - 1u)) << EPD_WORD_COUNT_BITS) |
            (count & EPD_WORD_COUNT_MASK);
 }
 EPD_HD bool epd_word_is(uint64_t word, uint32_t generation, uint64_t epoch)
 {
-    return (word >> EPD_WORD_COUNT_BITS) == (epd_word_pack(generation, epoch, 0) >> EPD_WORD_COUNT_BITS);
+    return (word >> EPD_WORD_COUNT_BITS) ==
+           (epd_word_pack(generation, epoch, 0) >> EPD_WORD_COUNT_BITS);
 }
 EPD_HD uint32_t epd_word_count(uint64_t word)
 {

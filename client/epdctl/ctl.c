@@ -28,8 +28,8 @@ int ctl_exit_of(enum epd_status status)
 int ctl_report(const struct ctl *ctl, const struct epd_error *err)
 {
     if (ctl->json)
-        ctl_json(ctl, json_pack("{s:{s:s, s:s}}", "error", "status",
-                                epd_status_string(err->status), "message", err->message));
+        ctl_json(ctl, json_pack("{s:{s:s, s:s}}", "error", "status", epd_status_string(err->status),
+                                "message", err->message));
     (void)fprintf(stderr, "epdctl %s: %s\n", ctl->verb, err->message);
     return ctl_exit_of(err->status);
 }
@@ -42,8 +42,7 @@ int ctl_usage(const struct ctl *ctl, const char *fmt, ...)
     (void)vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
     if (ctl->json)
-        ctl_json(ctl,
-                 json_pack("{s:{s:s, s:s}}", "error", "status", "EINVAL", "message", text));
+        ctl_json(ctl, json_pack("{s:{s:s, s:s}}", "error", "status", "EINVAL", "message", text));
     (void)fprintf(stderr, "epdctl %s: %s\nTry: epdctl %s --help\n", ctl->verb, text, ctl->verb);
     return CTL_USAGE;
 }
@@ -70,18 +69,18 @@ enum epd_status ctl_call(struct ctl *ctl, const char *method, const ProtobufCMes
     if (bytes == NULL)
         return ctl_fail(err, EPD_ENOMEM, "no memory for a request of %zu bytes", len);
     (void)protobuf_c_message_pack(request, bytes);
-    status = epd_admin_call(ctl->admin, method, bytes, len, ctl->timeout_ns, &reply, &reply_len,
-                            err);
+    status =
+        epd_admin_call(ctl->admin, method, bytes, len, ctl->timeout_ns, &reply, &reply_len, err);
     free(bytes);
     if (status != EPD_OK)
         return status;
     *reply_out = protobuf_c_message_unpack(descriptor, NULL, reply_len, reply);
     free(reply);
-    return *reply_out != NULL
-               ? EPD_OK
-               : ctl_fail(err, EPD_EVERSION, "the daemon's answer to %s does not parse: is it "
-                                             "another version? (epdctl version)",
-                          method);
+    return *reply_out != NULL ? EPD_OK
+                              : ctl_fail(err, EPD_EVERSION,
+                                         "the daemon's answer to %s does not parse: is it "
+                                         "another version? (epdctl version)",
+                                         method);
 }
 
 void ctl_json(const struct ctl *ctl, json_t *root)

@@ -3,14 +3,13 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-enum epd_status ctl_fail(struct epd_error *err, enum epd_status status, const char *fmt, ...)
+void ctl_error_set(struct epd_error *err, enum epd_status status, const char *fmt, ...)
 {
-    if (err != NULL) {
-        va_list args;
-        err->status = status;
-        va_start(args, fmt);
-        (void)vsnprintf(err->message, sizeof(err->message), fmt, args);
-        va_end(args);
-    }
-    return status;
+    if (err == NULL)
+        return;
+    va_list args;
+    err->status = status;
+    va_start(args, fmt);
+    (void)vsnprintf(err->message, sizeof(err->message), fmt, args);
+    va_end(args);
 }

@@ -12,9 +12,9 @@
 #define DEFAULT_TIMEOUT_MS 5000
 
 static const struct ctl_verb *const g_verbs[] = {
-    &ctl_verb_version, &ctl_verb_status, &ctl_verb_health,   &ctl_verb_groups,
-    &ctl_verb_group,   &ctl_verb_sessions, &ctl_verb_devices, &ctl_verb_tables,
-    &ctl_verb_replay,  &ctl_verb_bench,  &ctl_verb_replay_worker,
+    &ctl_verb_version, &ctl_verb_status,   &ctl_verb_health,        &ctl_verb_groups,
+    &ctl_verb_group,   &ctl_verb_sessions, &ctl_verb_devices,       &ctl_verb_tables,
+    &ctl_verb_replay,  &ctl_verb_bench,    &ctl_verb_replay_worker,
 };
 #define N_VERBS (sizeof(g_verbs) / sizeof(g_verbs[0]))
 
@@ -24,21 +24,22 @@ static void print_help(FILE *out)
     for (size_t i = 0; i < N_VERBS; i++)
         if (!g_verbs[i]->hidden)
             (void)fprintf(out, "  %-9s %s\n", g_verbs[i]->name, g_verbs[i]->summary);
-    (void)fprintf(out, "\noptions:\n"
-                       "  --socket PATH   control socket (else EPD_SOCKET, else the default)\n"
-                       "  --timeout MS    of one call to the daemon (default 5000)\n"
-                       "  --json          machine-readable, complete also on failure\n"
-                       "  --strict        exit 4 when the daemon is degraded\n"
-                       "  --no-color      never colour\n"
-                       "  --help, --version\n\n"
-                       "exit: 0 healthy or done, 1 unhealthy or failed, 2 usage, 3 daemon "
-                       "unreachable,\n"
-                       "      4 degraded (--strict), 5 permission, 6 version mismatch, 7 timeout\n");
+    (void)fprintf(out,
+                  "\noptions:\n"
+                  "  --socket PATH   control socket (else EPD_SOCKET, else the default)\n"
+                  "  --timeout MS    of one call to the daemon (default 5000)\n"
+                  "  --json          machine-readable, complete also on failure\n"
+                  "  --strict        exit 4 when the daemon is degraded\n"
+                  "  --no-color      never colour\n"
+                  "  --help, --version\n\n"
+                  "exit: 0 healthy or done, 1 unhealthy or failed, 2 usage, 3 daemon "
+                  "unreachable,\n"
+                  "      4 degraded (--strict), 5 permission, 6 version mismatch, 7 timeout\n");
 }
 
 static const struct ctl_verb *find_verb(const char *name)
 {
-    for (size_t i = 0; i < N_VERBS; i++)
+    for (size_t i = 0; name != NULL && i < N_VERBS; i++)
         if (strcmp(g_verbs[i]->name, name) == 0)
             return g_verbs[i];
     return NULL;
@@ -57,10 +58,14 @@ static bool parse_timeout(const char *text, int64_t *ns_out)
 
 enum { OPT_SOCKET = 1, OPT_TIMEOUT, OPT_JSON, OPT_STRICT, OPT_NO_COLOR, OPT_HELP, OPT_VERSION };
 static const struct option g_options[] = {
-    {"socket", required_argument, NULL, OPT_SOCKET}, {"timeout", required_argument, NULL, OPT_TIMEOUT},
-    {"json", no_argument, NULL, OPT_JSON},           {"strict", no_argument, NULL, OPT_STRICT},
-    {"no-color", no_argument, NULL, OPT_NO_COLOR},   {"help", no_argument, NULL, OPT_HELP},
-    {"version", no_argument, NULL, OPT_VERSION},     {NULL, 0, NULL, 0},
+    {"socket", required_argument, NULL, OPT_SOCKET},
+    {"timeout", required_argument, NULL, OPT_TIMEOUT},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"strict", no_argument, NULL, OPT_STRICT},
+    {"no-color", no_argument, NULL, OPT_NO_COLOR},
+    {"help", no_argument, NULL, OPT_HELP},
+    {"version", no_argument, NULL, OPT_VERSION},
+    {NULL, 0, NULL, 0},
 };
 
 /* The common options, wherever they stand; argv keeps the rest. 0: go on; else exit code + 1. */
@@ -82,7 +87,9 @@ static int take_common(struct ctl *ctl, int argc, char **argv, int *rest_out)
             argv[kept++] = argv[i];
             continue;
         }
-        const char *value = a[2 + n] == '=' ? a + 3 + n : o->has_arg && i + 1 < argc ? argv[++i] : NULL;
+        const char *value = a[2 + n] == '='              ? a + 3 + n
+                            : o->has_arg && i + 1 < argc ? argv[++i]
+                                                         : NULL;
         if (o->has_arg && value == NULL) {
             (void)fprintf(stderr, "epdctl: --%s needs a value\n", o->name);
             return CTL_USAGE + 1;

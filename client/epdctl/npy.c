@@ -20,20 +20,19 @@ enum epd_status npy_write(const char *path, const char *descr, const uint64_t *s
     }
     if (n_dims > 1) /* (2, 3), but (2,) */
         dims[strlen(dims) - 1] = 0;
-    int n = snprintf(head, sizeof(head),
-                     "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr, dims);
+    int n = snprintf(head, sizeof(head), "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }",
+                     descr, dims);
     while ((10 + n + 1) % 64 != 0)
         head[n++] = ' ';
     head[n++] = '\n';
-    const unsigned char magic[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (unsigned char)(n & 255),
-                                     (unsigned char)(n >> 8)};
+    const unsigned char magic[10] = {
+        0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (unsigned char)(n & 255), (unsigned char)(n >> 8)};
     const uint64_t bytes = count * (uint64_t)(descr[2] - '0');
     FILE *out = fopen(path, "we");
     if (out == NULL)
         return ctl_fail(err, EPD_ESYS, "%s: %s", path, strerror(errno));
     int ok = fwrite(magic, 1, sizeof(magic), out) == sizeof(magic) &&
-             fwrite(head, 1, (size_t)n, out) == (size_t)n &&
-             fwrite(data, 1, bytes, out) == bytes;
+             fwrite(head, 1, (size_t)n, out) == (size_t)n && fwrite(data, 1, bytes, out) == bytes;
     ok = fclose(out) == 0 && ok;
     return ok ? EPD_OK : ctl_fail(err, EPD_ESYS, "%s: cannot be written", path);
 }

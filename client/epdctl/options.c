@@ -43,9 +43,9 @@ bool parse_u32(const char *text, uint32_t min, uint32_t max, uint32_t *out)
 const char *shape_options_parse(struct shape_options *out, int argc, char **argv)
 {
     static const struct option options[] = {
-        {"ranks", 1, NULL, 'r'},  {"experts", 1, NULL, 'e'}, {"batch", 1, NULL, 'b'},
-        {"topk", 1, NULL, 'k'},   {"hidden", 1, NULL, 'h'},  {"dtype", 1, NULL, 'd'},
-        {"mode", 1, NULL, 'm'},   {"layout", 1, NULL, 'l'},  {NULL, 0, NULL, 0},
+        {"ranks", 1, NULL, 'r'}, {"experts", 1, NULL, 'e'}, {"batch", 1, NULL, 'b'},
+        {"topk", 1, NULL, 'k'},  {"hidden", 1, NULL, 'h'},  {"dtype", 1, NULL, 'd'},
+        {"mode", 1, NULL, 'm'},  {"layout", 1, NULL, 'l'},  {NULL, 0, NULL, 0},
     };
     opterr = 0;
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {

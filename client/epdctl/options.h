@@ -8,12 +8,12 @@
 struct shape_options {
     uint32_t ranks, experts, batch, topk, hidden, dtype, mode, layout;
 };
-#define SHAPE_OPTIONS_INIT                                                                        \
-    {                                                                                             \
+#define SHAPE_OPTIONS_INIT                                                                         \
+    {                                                                                              \
         .ranks = 8, .experts = 64, .batch = 128, .topk = 8, .hidden = 7168, .dtype = 1, .mode = 1, \
-        .layout = 1                                                                               \
+        .layout = 1                                                                                \
     }
-#define SHAPE_OPTIONS_HELP                                                                        \
+#define SHAPE_OPTIONS_HELP                                                                         \
     "\n  --ranks R --experts E --batch B --topk K --hidden H\n"                                    \
     "  --dtype bf16|fp16|fp32  --mode ll|ht  --layout expert|rank|flat\n"
 

@@ -236,8 +236,7 @@ static bool combine_rank_major(const struct oracle_shape *s, const struct oracle
 static bool combine(const struct oracle_shape *s, const struct oracle_input *in,
                     oracle_expert_fn *expert, uint8_t *combined)
 {
-    struct scratch m = {calloc(s->hidden, sizeof(float)),
-                        calloc(s->hidden, oracle_bytes(s->dtype)),
+    struct scratch m = {calloc(s->hidden, sizeof(float)), calloc(s->hidden, oracle_bytes(s->dtype)),
                         calloc(s->topk, sizeof(int32_t))};
     bool ok = m.acc != NULL && m.row != NULL && m.local != NULL;
     for (uint32_t t = 0; ok && t < in->b; t++) {

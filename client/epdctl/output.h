@@ -15,10 +15,10 @@ __attribute__((format(printf, 2, 3))) void table_cell(struct table *table, const
 /* Print to stdout and free. */
 void table_print(struct table *table);
 
-const char *format_bytes(uint64_t bytes, char *buf, size_t len);    /* "1.5 MiB" */
-const char *format_duration(uint64_t ms, char *buf, size_t len);    /* "3 s", "2 h 5 min" */
-const char *dtype_name(uint32_t dtype);   /* "bf16"; unknown: "?" */
-const char *layout_name(uint32_t layout); /* "expert" */
-const char *mode_name(uint32_t mode);     /* "ll" */
+const char *format_bytes(uint64_t bytes, char *buf, size_t len); /* "1.5 MiB" */
+const char *format_duration(uint64_t ms, char *buf, size_t len); /* "3 s", "2 h 5 min" */
+const char *dtype_name(uint32_t dtype);                          /* "bf16"; unknown: "?" */
+const char *layout_name(uint32_t layout);                        /* "expert" */
+const char *mode_name(uint32_t mode);                            /* "ll" */
 
 #endif

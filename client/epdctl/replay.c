@@ -14,8 +14,9 @@
 
 #include "client/epdctl/fail.h"
 
-#define ATTEMPTS 8         /* of one step */
-#define KILL_AFTER_MS 50   /* the victim's op is in flight by then, and waits for a rank held back */
+#define ATTEMPTS 8 /* of one step */
+/* The victim's op is in flight by then, and waits for a rank that is held back. */
+#define KILL_AFTER_MS 50
 #define REPLY_TIMEOUT_S 180
 
 struct client {

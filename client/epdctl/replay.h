@@ -8,8 +8,8 @@
  *   replay_verify.c  received and combined rows against oracle.h
  *   replay_dump.c    --dump
  *
- * Step s of a layer takes the next R*B rows of that layer, rank r rows [r*B, (r+1)*B) of them. Rank r
- * belongs to client r*C div R. Coordinator and worker talk in datagrams (struct replay_command,
+ * Step s of a layer takes the next R*B rows of that layer, rank r rows [r*B, (r+1)*B) of them. Rank
+ * r belongs to client r*C div R. Coordinator and worker talk in datagrams (struct replay_command,
  * replay_result) over a socketpair. */
 #ifndef EPDCTL_REPLAY_H
 #define EPDCTL_REPLAY_H
@@ -39,7 +39,7 @@ struct replay_plan {
     int kill_client;      /* -1: none */
     uint32_t kill_step;
     uint32_t n_layers, layers[REPLAY_LAYERS_MAX];
-    int worker, fd; /* of a client process: its number and its end of the socketpair */
+    int worker, fd;     /* of a client process: its number and its end of the socketpair */
     struct trace trace; /* owned */
 };
 
@@ -71,8 +71,9 @@ struct replay_result {
     uint32_t mismatches;
     uint64_t tokens, rows, selections;
     uint32_t n_ranks;
-    uint32_t dispatch_us10[EPD_MAX_RANKS], combine_us10[EPD_MAX_RANKS]; /* tenths of us; LOOP: p50 */
-    uint32_t dispatch_p99[EPD_MAX_RANKS], combine_p99[EPD_MAX_RANKS];   /* LOOP, tenths of us */
+    uint32_t dispatch_us10[EPD_MAX_RANKS],
+        combine_us10[EPD_MAX_RANKS];                                  /* tenths of us; LOOP: p50 */
+    uint32_t dispatch_p99[EPD_MAX_RANKS], combine_p99[EPD_MAX_RANKS]; /* LOOP, tenths of us */
     char text[256]; /* why, or the first mismatch */
 };
 
@@ -82,8 +83,8 @@ int replay_worker_run(struct ctl *ctl, const struct replay_plan *plan);
 /* ---- a step's inputs ---- */
 
 struct replay_inputs {
-    uint32_t layer; /* number in the model */
-    uint64_t first; /* first row of the step in its layer */
+    uint32_t layer;                        /* number in the model */
+    uint64_t first;                        /* first row of the step in its layer */
     struct oracle_input in[EPD_MAX_RANKS]; /* borrowed from below and from the trace */
     uint8_t *x;                            /* owned, [R*B, H] */
 };

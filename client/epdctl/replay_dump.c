@@ -11,6 +11,8 @@ struct dump {
     const struct replay_plan *plan;
     uint32_t layer, step, rank;
     struct epd_error *err;
+    struct replay_row *rows; /* owned; what was received, in order */
+    uint32_t n;
 };
 
 static enum epd_status write_array(const struct dump *d, const char *name, const char *descr,
@@ -43,31 +45,30 @@ static enum epd_status dump_counts(const struct dump *d, const struct replay_sea
 
 /* Rows of `size` bytes at the received positions, gathered in order. */
 static enum epd_status dump_rows(const struct dump *d, const char *name, const char *descr,
-                                 const uint8_t *base, uint64_t size, const struct replay_row *rows,
-                                 uint32_t n)
+                                 const uint8_t *base, uint64_t size)
 {
-    const uint64_t shape[2] = {n, size / (uint64_t)(descr[2] - '0')};
-    uint8_t *data = malloc(n * size + 1);
+    const uint64_t shape[2] = {d->n, size / (uint64_t)(descr[2] - '0')};
+    uint8_t *data = malloc(d->n * size + 1);
     if (data == NULL)
         return ctl_fail(d->err, EPD_ENOMEM, "no memory for %s", name);
-    for (uint32_t i = 0; i < n; i++)
-        memcpy(data + i * size, base + rows[i].at * size, size);
+    for (uint32_t i = 0; i < d->n; i++)
+        memcpy(data + i * size, base + d->rows[i].at * size, size);
     const enum epd_status status = write_array(d, name, descr, shape, 2, data);
     free(data);
     return status;
 }
 
-static enum epd_status dump_src(const struct dump *d, const struct replay_row *rows, uint32_t n)
+static enum epd_status dump_src(const struct dump *d)
 {
-    int32_t *src = malloc((n * 2u + 1u) * sizeof(*src));
+    int32_t *src = malloc((d->n * 2u + 1u) * sizeof(*src));
     if (src == NULL)
         return ctl_fail(d->err, EPD_ENOMEM, "no memory for src");
-    for (uint32_t i = 0; i < n; i++) {
-        src[i * 2] = (int32_t)rows[i].source;
-        src[i * 2 + 1] = (int32_t)rows[i].token;
+    for (uint32_t i = 0; i < d->n; i++) {
+        src[i * 2] = (int32_t)d->rows[i].source;
+        src[i * 2 + 1] = (int32_t)d->rows[i].token;
     }
     const enum epd_status status =
-        write_array(d, "src", "<i4", (const uint64_t[]){n, 2}, 2, src);
+        write_array(d, "src", "<i4", (const uint64_t[]){d->n, 2}, 2, src);
     free(src);
     return status;
 }
@@ -75,26 +76,25 @@ static enum epd_status dump_src(const struct dump *d, const struct replay_row *r
 enum epd_status replay_dump_dispatch(const struct replay_seat *seat, const struct replay_plan *plan,
                                      uint32_t layer, uint32_t step, struct epd_error *err)
 {
-    const struct dump d = {plan, layer, step, seat->rank, err};
+    struct dump d = {.plan = plan, .layer = layer, .step = step, .rank = seat->rank, .err = err};
     const uint64_t row = (uint64_t)plan->hidden * oracle_bytes(plan->dtype), k = plan->trace.topk;
-    const uint32_t n = replay_received(seat, plan, NULL);
-    if (n == UINT32_MAX)
+    d.n = replay_received(seat, plan, NULL);
+    if (d.n == UINT32_MAX)
         return ctl_fail(err, EPD_EINTERNAL, "rank %u: counts are out of range", seat->rank);
-    struct replay_row *rows = calloc(n + 1u, sizeof(*rows));
-    if (rows == NULL)
-        return ctl_fail(err, EPD_ENOMEM, "no memory for %u rows", n);
-    (void)replay_received(seat, plan, rows);
+    d.rows = calloc(d.n + 1u, sizeof(*d.rows));
+    if (d.rows == NULL)
+        return ctl_fail(err, EPD_ENOMEM, "no memory for %u rows", d.n);
+    (void)replay_received(seat, plan, d.rows);
     enum epd_status status = dump_counts(&d, seat);
     if (status == EPD_OK)
-        status = dump_src(&d, rows, n);
+        status = dump_src(&d);
     if (status == EPD_OK)
-        status = dump_rows(&d, "recv", element(plan), seat->base + seat->recv.offset, row, rows, n);
+        status = dump_rows(&d, "recv", element(plan), seat->base + seat->recv.offset, row);
     if (status == EPD_OK && plan->layout == EPD_LAYOUT_RANK_MAJOR)
-        status = dump_rows(&d, "ids", "<i4", seat->base + seat->recv_ids.offset, k * 4, rows, n);
+        status = dump_rows(&d, "ids", "<i4", seat->base + seat->recv_ids.offset, k * 4);
     if (status == EPD_OK && plan->layout == EPD_LAYOUT_RANK_MAJOR)
-        status =
-            dump_rows(&d, "weights", "<f4", seat->base + seat->recv_weights.offset, k * 4, rows, n);
-    free(rows);
+        status = dump_rows(&d, "weights", "<f4", seat->base + seat->recv_weights.offset, k * 4);
+    free(d.rows);
     return status;
 }
 
@@ -102,7 +102,8 @@ enum epd_status replay_dump_combine(const struct replay_seat *seat, const struct
                                     uint32_t layer, uint32_t step, uint32_t b,
                                     struct epd_error *err)
 {
-    const struct dump d = {plan, layer, step, seat->rank, err};
+    const struct dump d = {
+        .plan = plan, .layer = layer, .step = step, .rank = seat->rank, .err = err};
     return write_array(&d, "combined", element(plan), (const uint64_t[]){b, plan->hidden}, 2,
                        seat->base + seat->out.offset);
 }

@@ -7,18 +7,41 @@
 
 #include "client/epdctl/options.h"
 
-enum { OPT_LAYERS = 1, OPT_RANKS, OPT_BATCH, OPT_HIDDEN, OPT_DTYPE, OPT_MODE, OPT_LAYOUT,
-       OPT_STEPS, OPT_CLIENTS, OPT_VERIFY, OPT_DUMP, OPT_GROUP, OPT_PLACEMENT, OPT_KILL,
-       OPT_WORKER, OPT_FD };
+enum {
+    OPT_LAYERS = 1,
+    OPT_RANKS,
+    OPT_BATCH,
+    OPT_HIDDEN,
+    OPT_DTYPE,
+    OPT_MODE,
+    OPT_LAYOUT,
+    OPT_STEPS,
+    OPT_CLIENTS,
+    OPT_VERIFY,
+    OPT_DUMP,
+    OPT_GROUP,
+    OPT_PLACEMENT,
+    OPT_KILL,
+    OPT_WORKER,
+    OPT_FD
+};
 static const struct option g_options[] = {
-    {"layers", 1, NULL, OPT_LAYERS},   {"ranks", 1, NULL, OPT_RANKS},
-    {"batch", 1, NULL, OPT_BATCH},     {"hidden", 1, NULL, OPT_HIDDEN},
-    {"dtype", 1, NULL, OPT_DTYPE},     {"mode", 1, NULL, OPT_MODE},
-    {"layout", 1, NULL, OPT_LAYOUT},   {"steps", 1, NULL, OPT_STEPS},
-    {"clients", 1, NULL, OPT_CLIENTS}, {"verify", 0, NULL, OPT_VERIFY},
-    {"dump", 1, NULL, OPT_DUMP},       {"group", 1, NULL, OPT_GROUP},
-    {"placement", 1, NULL, OPT_PLACEMENT}, {"kill-client", 1, NULL, OPT_KILL},
-    {"worker", 1, NULL, OPT_WORKER},   {"fd", 1, NULL, OPT_FD},
+    {"layers", 1, NULL, OPT_LAYERS},
+    {"ranks", 1, NULL, OPT_RANKS},
+    {"batch", 1, NULL, OPT_BATCH},
+    {"hidden", 1, NULL, OPT_HIDDEN},
+    {"dtype", 1, NULL, OPT_DTYPE},
+    {"mode", 1, NULL, OPT_MODE},
+    {"layout", 1, NULL, OPT_LAYOUT},
+    {"steps", 1, NULL, OPT_STEPS},
+    {"clients", 1, NULL, OPT_CLIENTS},
+    {"verify", 0, NULL, OPT_VERIFY},
+    {"dump", 1, NULL, OPT_DUMP},
+    {"group", 1, NULL, OPT_GROUP},
+    {"placement", 1, NULL, OPT_PLACEMENT},
+    {"kill-client", 1, NULL, OPT_KILL},
+    {"worker", 1, NULL, OPT_WORKER},
+    {"fd", 1, NULL, OPT_FD},
     {NULL, 0, NULL, 0},
 };
 

@@ -25,7 +25,8 @@ struct replay_report {
 /* Run the plan. On failure *err says why; the report holds what was done until then. */
 enum epd_status replay_run(struct ctl *ctl, const struct replay_plan *plan,
                            struct replay_report *report, struct epd_error *err);
-/* One loop of `iterations` over the plan's first step; results[clients] as the clients sent them. */
+/* One loop of `iterations` over the plan's first step; results[clients] as the clients sent them.
+ */
 enum epd_status replay_loop(struct ctl *ctl, const struct replay_plan *plan, uint32_t iterations,
                             struct replay_result *results, struct epd_error *err);
 void replay_report_free(struct replay_report *report);

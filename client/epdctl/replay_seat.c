@@ -78,8 +78,8 @@ enum epd_status replay_seat_open(struct replay_seat *seat, struct epd *epd, uint
     lay_out(seat, plan);
     enum epd_status status = epd_lease_acquire(epd, group, rank, NULL, &seat->lease, err);
     if (status == EPD_OK)
-        status = epd_buffer_alloc(epd, epd_lease_device(seat->lease), seat->bytes, &seat->buffer,
-                                  err);
+        status =
+            epd_buffer_alloc(epd, epd_lease_device(seat->lease), seat->bytes, &seat->buffer, err);
     if (status != EPD_OK)
         return status;
     seat->base = epd_buffer_ptr(seat->buffer);
@@ -124,7 +124,8 @@ uint32_t replay_received(const struct replay_seat *seat, const struct replay_pla
             const uint64_t begin =
                 expert ? block * rb + (uint64_t)range[0] : (uint64_t)r * plan->batch;
             const int32_t count = expert ? range[1] : counts[r];
-            if (count < 0 || (uint32_t)count > plan->batch || (expert && (range[0] < 0 || (uint64_t)range[0] + (uint64_t)count > rb)))
+            if (count < 0 || (uint32_t)count > plan->batch ||
+                (expert && (range[0] < 0 || (uint64_t)range[0] + (uint64_t)count > rb)))
                 return UINT32_MAX;
             for (int32_t i = 0; i < count; i++, n++)
                 if (rows != NULL)
@@ -152,7 +153,8 @@ bool replay_seat_experts(struct replay_seat *seat, const struct replay_plan *pla
         if (shape.rank_major)
             ok = oracle_local_sum(
                 &shape, oracle_scale_expert, seat->rank,
-                (const int32_t *)(const void *)(seat->base + seat->recv_ids.offset) + rows[i].at * k,
+                (const int32_t *)(const void *)(seat->base + seat->recv_ids.offset) +
+                    rows[i].at * k,
                 (const float *)(const void *)(seat->base + seat->recv_weights.offset) +
                     rows[i].at * k,
                 x, x);

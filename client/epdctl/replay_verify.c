@@ -20,8 +20,8 @@ static void wrong(struct check *c, const char *what, uint64_t row, uint64_t at)
                        what, row, at);
 }
 
-static void same(struct check *c, const char *what, uint64_t row, const void *got,
-                 const void *want, uint64_t bytes)
+static void same(struct check *c, const char *what, uint64_t row, const void *got, const void *want,
+                 uint64_t bytes)
 {
     if (memcmp(got, want, bytes) == 0)
         return;

@@ -114,9 +114,8 @@ static bool check_seat(struct worker *w, uint32_t i, const struct oracle_output 
 {
     char text[256] = "";
     const struct replay_seat *s = &w->seats[i];
-    const uint32_t n = combine
-                           ? replay_verify_combine(s, w->plan, want, input_of(w, i)->b, text)
-                           : replay_verify_dispatch(s, w->plan, want, text);
+    const uint32_t n = combine ? replay_verify_combine(s, w->plan, want, input_of(w, i)->b, text)
+                               : replay_verify_dispatch(s, w->plan, want, text);
     if (n > 0 && w->result.mismatches == 0)
         memcpy(w->result.text, text, sizeof(text));
     w->result.mismatches += n;
@@ -189,8 +188,7 @@ static bool run_ops(struct worker *w, uint32_t step, struct oracle_output *want)
 static void run_step(struct worker *w, const struct replay_command *command)
 {
     struct oracle_output want[EPD_MAX_RANKS];
-    const struct trace_layer *layer =
-        trace_find(&w->plan->trace, w->plan->layers[command->layer]);
+    const struct trace_layer *layer = trace_find(&w->plan->trace, w->plan->layers[command->layer]);
     memset(want, 0, sizeof(want));
     memset(&w->result, 0, sizeof(w->result));
     w->result.outcome = REPLAY_DONE;
@@ -243,8 +241,7 @@ static bool loop_ops(struct worker *w, uint32_t iterations, uint32_t *samples)
 static void run_loop(struct worker *w, const struct replay_command *command)
 {
     const uint32_t n = command->iterations;
-    const struct trace_layer *layer =
-        trace_find(&w->plan->trace, w->plan->layers[command->layer]);
+    const struct trace_layer *layer = trace_find(&w->plan->trace, w->plan->layers[command->layer]);
     memset(&w->result, 0, sizeof(w->result));
     w->result.outcome = REPLAY_DONE;
     w->result.n_ranks = w->n_seats;

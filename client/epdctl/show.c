@@ -6,11 +6,10 @@
 
 json_t *show_device_json(const Epd__V1__Device *d)
 {
-    json_t *root =
-        json_pack("{s:i, s:s, s:s, s:s, s:I, s:i, s:i, s:i, s:s}", "index", (int)d->index,
-                  "backend", d->backend, "state", d->state, "mode", d->mode, "incarnation",
-                  INT(d->incarnation), "pid", (int)d->pid, "workers", (int)d->workers, "restarts",
-                  (int)d->restarts, "cause", d->cause);
+    json_t *root = json_pack(
+        "{s:i, s:s, s:s, s:s, s:I, s:i, s:i, s:i, s:s}", "index", (int)d->index, "backend",
+        d->backend, "state", d->state, "mode", d->mode, "incarnation", INT(d->incarnation), "pid",
+        (int)d->pid, "workers", (int)d->workers, "restarts", (int)d->restarts, "cause", d->cause);
     (void)json_object_update_new(
         root, json_pack("{s:I, s:I, s:I, s:I, s:I, s:i}", "chunks", INT(d->chunks), "chunk_bytes",
                         INT(d->chunk_bytes), "ops", INT(d->ops), "tasks", INT(d->tasks), "wakeups",
@@ -69,8 +68,9 @@ json_t *show_counters_json(Epd__V1__Counter *const *counters, size_t n)
 
 struct table *show_device_table(void)
 {
-    static const char *const header[] = {"DEVICE", "BACKEND", "STATE", "PID",    "RESTARTS", "SEATS",
-                                         "CHUNKS", "MEMORY",  "OPS",   "WAKEUPS", "CAUSE",    NULL};
+    static const char *const header[] = {"DEVICE",   "BACKEND", "STATE",  "PID",
+                                         "RESTARTS", "SEATS",   "CHUNKS", "MEMORY",
+                                         "OPS",      "WAKEUPS", "CAUSE",  NULL};
     return table_create(header);
 }
 

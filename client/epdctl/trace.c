@@ -60,8 +60,7 @@ static bool find_word(const struct parser *p, const char *key, uint32_t *out)
 static enum epd_status comment(struct parser *p)
 {
     struct trace *t = p->trace;
-    if (find_word(p, "experts=", &t->experts) &&
-        (t->experts < 1 || t->experts > EPD_MAX_EXPERTS))
+    if (find_word(p, "experts=", &t->experts) && (t->experts < 1 || t->experts > EPD_MAX_EXPERTS))
         return bad(p, "experts", "must be 1..1024");
     if (find_word(p, "topk=", &t->topk) && (t->topk < 1 || t->topk > EPD_MAX_TOPK))
         return bad(p, "topk", "must be 1..32");
@@ -205,10 +204,9 @@ enum epd_status trace_load(const char *path, struct trace *out, struct epd_error
     char *text = read_all(in, &len);
     const bool failed = ferror(in) != 0;
     (void)fclose(in);
-    enum epd_status status =
-        text == NULL ? ctl_fail(err, EPD_ENOMEM, "trace %s: no memory", path)
-        : failed     ? ctl_fail(err, EPD_ESYS, "trace %s: cannot be read", path)
-                     : trace_parse(path, text, len, out, err);
+    enum epd_status status = text == NULL ? ctl_fail(err, EPD_ENOMEM, "trace %s: no memory", path)
+                             : failed ? ctl_fail(err, EPD_ESYS, "trace %s: cannot be read", path)
+                                      : trace_parse(path, text, len, out, err);
     free(text);
     return status;
 }

@@ -54,7 +54,7 @@ static int make_trace(const struct point *p)
     for (uint32_t k = 0; k < 2 * p->topk; k++)
         (void)fprintf(out, ",%c%u", k < p->topk ? 'e' : 'w', k % p->topk);
     for (uint32_t row = 0; row < p->ranks * p->batch; row++) {
-        uint32_t ids[EPD_MAX_TOPK], n = 0;
+        uint32_t ids[EPD_MAX_TOPK] = {0}, n = 0;
         while (n < p->topk) {
             const uint32_t id = (uint32_t)(next_random(&state) % p->experts);
             uint32_t i = 0;
@@ -127,8 +127,12 @@ static void sum_up(const struct replay_plan *plan, const struct replay_result *r
     out->copy_us = copy_time(out->wire, row);
 }
 
+struct settings {
+    uint32_t clients, iterations;
+};
+
 static enum epd_status run_point(struct ctl *ctl, const struct point *p, const char *layout,
-                                 uint32_t clients, uint32_t iterations, struct figures *out,
+                                 const struct settings *s, struct figures *out,
                                  struct epd_error *err)
 {
     struct replay_plan *plan = calloc(1, sizeof(*plan));
@@ -136,15 +140,21 @@ static enum epd_status run_point(struct ctl *ctl, const struct point *p, const c
     char path[64], text[6][16];
     const int fd = make_trace(p);
     (void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)getpid(), fd);
-    const uint32_t numbers[] = {p->ranks, p->batch, p->hidden, clients};
+    const uint32_t numbers[] = {p->ranks, p->batch, p->hidden, s->clients};
     for (unsigned i = 0; i < 4; i++)
         (void)snprintf(text[i], sizeof(text[i]), "%u", numbers[i]);
-    char *argv[] = {(char *)(uintptr_t) "bench",     path,
-                    (char *)(uintptr_t) "--ranks",   text[0],
-                    (char *)(uintptr_t) "--batch",   text[1],
-                    (char *)(uintptr_t) "--hidden",  text[2],
-                    (char *)(uintptr_t) "--clients", text[3],
-                    (char *)(uintptr_t) "--layout",  (char *)(uintptr_t)layout,
+    char *argv[] = {(char *)(uintptr_t) "bench",
+                    path,
+                    (char *)(uintptr_t) "--ranks",
+                    text[0],
+                    (char *)(uintptr_t) "--batch",
+                    text[1],
+                    (char *)(uintptr_t) "--hidden",
+                    text[2],
+                    (char *)(uintptr_t) "--clients",
+                    text[3],
+                    (char *)(uintptr_t) "--layout",
+                    (char *)(uintptr_t)layout,
                     NULL};
     struct ctl sub = *ctl;
     sub.argv = argv;
@@ -152,7 +162,7 @@ static enum epd_status run_point(struct ctl *ctl, const struct point *p, const c
     enum epd_status status = EPD_EINTERNAL;
     optind = 1;
     if (plan != NULL && results != NULL && fd >= 0 && replay_plan_parse(&sub, plan) == CTL_OK) {
-        status = replay_loop(&sub, plan, iterations, results, err);
+        status = replay_loop(&sub, plan, s->iterations, results, err);
         if (status == EPD_OK)
             sum_up(plan, results, out);
         replay_plan_free(plan);
@@ -182,12 +192,12 @@ static void report_row(struct report *r, const struct point *p, const char *layo
     else if (r->ctl->json)
         (void)json_array_append_new(
             r->rows,
-            json_pack("{s:s, s:s, s:i, s:i, s:i, s:{s:f, s:f}, s:{s:f, s:f}, s:I, s:I, s:f}", "point",
-                      p->name, "layout", layout, "ranks", (int)p->ranks, "batch", (int)p->batch,
-                      "hidden", (int)p->hidden, "dispatch_us", "p50", f->dispatch_p50, "p99",
-                      f->dispatch_p99, "combine_us", "p50", f->combine_p50, "p99", f->combine_p99,
-                      "logical_bytes", (json_int_t)f->logical, "wire_bytes", (json_int_t)f->wire,
-                      "copy_us", f->copy_us));
+            json_pack("{s:s, s:s, s:i, s:i, s:i, s:{s:f, s:f}, s:{s:f, s:f}, s:I, s:I, s:f}",
+                      "point", p->name, "layout", layout, "ranks", (int)p->ranks, "batch",
+                      (int)p->batch, "hidden", (int)p->hidden, "dispatch_us", "p50",
+                      f->dispatch_p50, "p99", f->dispatch_p99, "combine_us", "p50", f->combine_p50,
+                      "p99", f->combine_p99, "logical_bytes", (json_int_t)f->logical, "wire_bytes",
+                      (json_int_t)f->wire, "copy_us", f->copy_us));
     else {
         char wire[32];
         table_cell(r->table, "%s", p->name);
@@ -204,18 +214,21 @@ static void report_row(struct report *r, const struct point *p, const char *layo
 
 static int run(struct ctl *ctl)
 {
-    static const struct option options[] = {{"clients", 1, NULL, 'c'}, {"iterations", 1, NULL, 'i'},
-                                            {"csv", 0, NULL, 's'},     {"point", 1, NULL, 'p'},
+    static const struct option options[] = {{"clients", 1, NULL, 'c'},
+                                            {"iterations", 1, NULL, 'i'},
+                                            {"csv", 0, NULL, 's'},
+                                            {"point", 1, NULL, 'p'},
                                             {NULL, 0, NULL, 0}};
-    static const char *const header[] = {"POINT", "LAYOUT", "DISPATCH p50", "p99",    "COMBINE p50",
-                                         "p99",   "WIRE",   "COPY us",      "OF COPY", NULL};
-    uint32_t clients = 2, iterations = 100;
+    static const char *const header[] = {"POINT",       "LAYOUT", "DISPATCH p50", "p99",
+                                         "COMBINE p50", "p99",    "WIRE",         "COPY us",
+                                         "OF COPY",     NULL};
+    struct settings s = {.clients = 2, .iterations = 100};
     const char *only = NULL;
     struct report r = {.ctl = ctl, .rows = json_array()};
     opterr = 0;
     for (int c; (c = getopt_long(ctl->argc, ctl->argv, "", options, NULL)) != -1;) {
-        if ((c == 'c' && !parse_u32(optarg, 1, 8, &clients)) ||
-            (c == 'i' && !parse_u32(optarg, 1, 100000, &iterations)) || c == '?')
+        if ((c == 'c' && !parse_u32(optarg, 1, 8, &s.clients)) ||
+            (c == 'i' && !parse_u32(optarg, 1, 100000, &s.iterations)) || c == '?')
             return ctl_usage(ctl, "bad option or value \"%s\"", ctl->argv[optind - 1]);
         r.csv = r.csv || c == 's';
         only = c == 'p' ? optarg : only;
@@ -231,7 +244,7 @@ static int run(struct ctl *ctl)
             struct figures f;
             if (only != NULL && strcmp(only, g_points[i].name) != 0)
                 continue;
-            if (run_point(ctl, &g_points[i], g_layouts[k], clients, iterations, &f, &err) != EPD_OK) {
+            if (run_point(ctl, &g_points[i], g_layouts[k], &s, &f, &err) != EPD_OK) {
                 json_decref(r.rows);
                 table_print(r.table);
                 return ctl_report(ctl, &err);
@@ -239,7 +252,7 @@ static int run(struct ctl *ctl)
             report_row(&r, &g_points[i], g_layouts[k], &f);
         }
     if (ctl->json)
-        ctl_json(ctl, json_pack("{s:i, s:O}", "clients", (int)clients, "points", r.rows));
+        ctl_json(ctl, json_pack("{s:i, s:O}", "clients", (int)s.clients, "points", r.rows));
     json_decref(r.rows);
     table_print(r.table);
     return CTL_OK;
@@ -250,10 +263,11 @@ const struct ctl_verb ctl_verb_bench = {
     .args = "[options]",
     .summary = "Latency of the standard work points, with the copy roofline of the same run",
     .run = run,
-    .help = "\n  --clients C     client processes that the 8 seats are spread over (2)\n"
-            "  --iterations N  timed dispatch + combine pairs a point (100), after 10 warm-ups\n"
-            "  --point NAME    b1 | b8 | decode-small | decode\n"
-            "  --csv           comma-separated values\n\n"
-            "Latency: submit to completion, client side, slowest rank. COPY: one thread copies the\n"
-            "wire bytes of one op.\n",
+    .help =
+        "\n  --clients C     client processes that the 8 seats are spread over (2)\n"
+        "  --iterations N  timed dispatch + combine pairs a point (100), after 10 warm-ups\n"
+        "  --point NAME    b1 | b8 | decode-small | decode\n"
+        "  --csv           comma-separated values\n\n"
+        "Latency: submit to completion, client side, slowest rank. COPY: one thread copies the\n"
+        "wire bytes of one op.\n",
 };

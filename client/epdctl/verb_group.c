@@ -19,10 +19,10 @@ static void print(const struct ctl *ctl, const Epd__V1__PlanGroupReply *r)
             (void)json_array_append_new(
                 terms, json_pack("{s:s, s:s, s:I}", "name", r->terms[i]->name, "formula",
                                  r->terms[i]->formula, "bytes", (json_int_t)r->terms[i]->bytes));
-        ctl_json(ctl, json_pack("{s:o, s:I, s:I, s:I}", "terms", terms, "seat_bytes",
-                                (json_int_t)r->seat_bytes, "group_bytes",
-                                (json_int_t)r->group_bytes, "engine_bytes",
-                                (json_int_t)r->engine_bytes));
+        ctl_json(ctl,
+                 json_pack("{s:o, s:I, s:I, s:I}", "terms", terms, "seat_bytes",
+                           (json_int_t)r->seat_bytes, "group_bytes", (json_int_t)r->group_bytes,
+                           "engine_bytes", (json_int_t)r->engine_bytes));
         return;
     }
     static const char *const header[] = {"TERM", "BYTES", "", "FORMULA", NULL};

@@ -25,12 +25,13 @@ static enum epd_status check(struct ctl *ctl, const char *service, bool *serving
     return EPD_OK;
 }
 
-static enum epd_status get_status(struct ctl *ctl, Epd__V1__StatusReply **out, struct epd_error *err)
+static enum epd_status get_status(struct ctl *ctl, Epd__V1__StatusReply **out,
+                                  struct epd_error *err)
 {
     const Epd__V1__StatusRequest request = EPD__V1__STATUS_REQUEST__INIT;
     ProtobufCMessage *m = NULL;
-    const enum epd_status status = ctl_call(ctl, "GetStatus", &request.base,
-                                            &epd__v1__status_reply__descriptor, &m, err);
+    const enum epd_status status =
+        ctl_call(ctl, "GetStatus", &request.base, &epd__v1__status_reply__descriptor, &m, err);
     *out = (void *)m;
     return status;
 }

@@ -148,11 +148,15 @@ static int run_tables(struct ctl *ctl)
     return list(ctl, "ListTables", &epd__v1__list_tables_reply__descriptor, print_tables);
 }
 
-const struct ctl_verb ctl_verb_groups = {
-    .name = "groups", .args = "", .summary = "Expert-parallel groups and their seats", .run = run_groups};
+const struct ctl_verb ctl_verb_groups = {.name = "groups",
+                                         .args = "",
+                                         .summary = "Expert-parallel groups and their seats",
+                                         .run = run_groups};
 const struct ctl_verb ctl_verb_sessions = {
     .name = "sessions", .args = "", .summary = "Attached client processes", .run = run_sessions};
 const struct ctl_verb ctl_verb_devices = {
     .name = "devices", .args = "", .summary = "Devices and their engines", .run = run_devices};
-const struct ctl_verb ctl_verb_tables = {
-    .name = "tables", .args = "", .summary = "The daemon's state machines as tables", .run = run_tables};
+const struct ctl_verb ctl_verb_tables = {.name = "tables",
+                                         .args = "",
+                                         .summary = "The daemon's state machines as tables",
+                                         .run = run_tables};

@@ -41,24 +41,24 @@ static void print_json(struct ctl *ctl, const struct replay_plan *p, struct repl
 {
     char backend[32];
     const uint64_t row = (uint64_t)p->hidden * oracle_bytes(p->dtype);
+    const uint64_t logical = 2 * r->selections * row, wire = 2 * r->rows * row;
     json_t *repeats = json_array();
     get_backend(ctl, backend, sizeof(backend));
     for (uint32_t i = 0; i < r->n_repeats; i++)
         (void)json_array_append_new(
             repeats, json_pack("{s:i, s:i, s:s}", "layer", (int)r->repeats[i].layer, "step",
                                (int)r->repeats[i].step, "why", r->repeats[i].why));
-    json_t *root = json_pack(
-        "{s:I, s:I, s:I, s:I, s:f, s:{s:f, s:f}, s:{s:f, s:f}}", "ops", (json_int_t)r->ops,
-        "tokens", (json_int_t)r->tokens, "rows", (json_int_t)r->rows, "mismatches",
-        (json_int_t)r->mismatches, "seconds", r->seconds, "dispatch_us", "p50",
-        percentile(r->dispatch_us10, r->n_latencies, 0.5), "p99",
-        percentile(r->dispatch_us10, r->n_latencies, 0.99), "combine_us", "p50",
-        percentile(r->combine_us10, r->n_latencies, 0.5), "p99",
-        percentile(r->combine_us10, r->n_latencies, 0.99));
+    json_t *root =
+        json_pack("{s:I, s:I, s:I, s:I, s:f, s:{s:f, s:f}, s:{s:f, s:f}}", "ops",
+                  (json_int_t)r->ops, "tokens", (json_int_t)r->tokens, "rows", (json_int_t)r->rows,
+                  "mismatches", (json_int_t)r->mismatches, "seconds", r->seconds, "dispatch_us",
+                  "p50", percentile(r->dispatch_us10, r->n_latencies, 0.5), "p99",
+                  percentile(r->dispatch_us10, r->n_latencies, 0.99), "combine_us", "p50",
+                  percentile(r->combine_us10, r->n_latencies, 0.5), "p99",
+                  percentile(r->combine_us10, r->n_latencies, 0.99));
     (void)json_object_update_new(
-        root, json_pack("{s:I, s:I, s:s, s:s, s:s, s:s, s:o}", "logical_bytes",
-                        (json_int_t)(2 * r->selections * row), "wire_bytes",
-                        (json_int_t)(2 * r->rows * row), "backend", backend, "mode",
+        root, json_pack("{s:I, s:I, s:s, s:s, s:s, s:s, s:o}", "logical_bytes", (json_int_t)logical,
+                        "wire_bytes", (json_int_t)wire, "backend", backend, "mode",
                         mode_name(p->mode), "layout", layout_name(p->layout), "dtype",
                         dtype_name(p->dtype), "repeats", repeats));
     if (r->first_mismatch[0] != 0)
@@ -77,11 +77,12 @@ static void print_text(const struct replay_plan *p, struct replay_report *r)
     for (uint32_t i = 0; i < r->n_repeats; i++)
         (void)printf("repeated: layer %u step %u: %s\n", r->repeats[i].layer, r->repeats[i].step,
                      r->repeats[i].why);
-    (void)printf("dispatch p50 %.1f us p99 %.1f us, combine p50 %.1f us p99 %.1f us (client side)\n",
-                 percentile(r->dispatch_us10, r->n_latencies, 0.5),
-                 percentile(r->dispatch_us10, r->n_latencies, 0.99),
-                 percentile(r->combine_us10, r->n_latencies, 0.5),
-                 percentile(r->combine_us10, r->n_latencies, 0.99));
+    (void)printf(
+        "dispatch p50 %.1f us p99 %.1f us, combine p50 %.1f us p99 %.1f us (client side)\n",
+        percentile(r->dispatch_us10, r->n_latencies, 0.5),
+        percentile(r->dispatch_us10, r->n_latencies, 0.99),
+        percentile(r->combine_us10, r->n_latencies, 0.5),
+        percentile(r->combine_us10, r->n_latencies, 0.99));
     (void)printf("%s logical, %s on the wire, both ways\n",
                  format_bytes(2 * r->selections * row, logical, sizeof(logical)),
                  format_bytes(2 * r->rows * row, wire, sizeof(wire)));

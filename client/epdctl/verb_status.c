@@ -29,7 +29,9 @@ static void print_json(const struct ctl *ctl, const Epd__V1__StatusReply *r)
 static void print_text(const struct ctl *ctl, const Epd__V1__StatusReply *r)
 {
     char up[32];
-    const char *color = !ctl->color ? "" : strcmp(r->state, "serving") == 0 ? "\033[32m" : "\033[31m";
+    const char *color = !ctl->color                        ? ""
+                        : strcmp(r->state, "serving") == 0 ? "\033[32m"
+                                                           : "\033[31m";
     (void)printf("epd %s on %s: %s%s%s, backend %s, isolation %s\n", r->version, r->node, color,
                  r->state, ctl->color ? "\033[0m" : "", r->backend, r->isolation);
     (void)printf("pid %u, up %s, socket %s, %u sessions, %u groups\n", r->pid,

@@ -16,11 +16,12 @@ static int run(struct ctl *ctl)
     const enum epd_status status =
         ctl_call(ctl, "GetVersion", &request.base, &epd__v1__version_reply__descriptor, &m, &err);
     const Epd__V1__VersionReply *reply = (const void *)m;
-    const bool mismatch = reply != NULL && (reply->protocol != EPD_PROTOCOL_VERSION ||
-                                            reply->abi != EPD_ABI_VERSION);
+    const bool mismatch =
+        reply != NULL && (reply->protocol != EPD_PROTOCOL_VERSION || reply->abi != EPD_ABI_VERSION);
     if (ctl->json) {
-        json_t *root = json_pack("{s:{s:s, s:i, s:i}}", "client", "version", EPD_VERSION,
-                                 "protocol", (int)EPD_PROTOCOL_VERSION, "abi", (int)EPD_ABI_VERSION);
+        json_t *root =
+            json_pack("{s:{s:s, s:i, s:i}}", "client", "version", EPD_VERSION, "protocol",
+                      (int)EPD_PROTOCOL_VERSION, "abi", (int)EPD_ABI_VERSION);
         if (reply != NULL)
             (void)json_object_set_new(root, "daemon",
                                       json_pack("{s:s, s:i, s:i, s:s, s:i}", "version",

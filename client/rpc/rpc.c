@@ -25,7 +25,8 @@ static void init_once(void)
 
 gpr_timespec epd_rpc_deadline(int64_t timeout_ns)
 {
-    return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(timeout_ns, GPR_TIMESPAN));
+    return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                        gpr_time_from_nanos(timeout_ns, GPR_TIMESPAN));
 }
 
 grpc_byte_buffer *epd_rpc_bytes(const uint8_t *data, size_t len)
@@ -138,8 +139,8 @@ static int call_once(struct epd_rpc_conn *conn, const char *method, const uint8_
     grpc_slice path = grpc_slice_from_copied_string(method);
     grpc_metadata_array_init(&u.initial);
     grpc_metadata_array_init(&u.outcome.trailing);
-    u.call = grpc_channel_create_call(conn->channel, NULL, GRPC_PROPAGATE_DEFAULTS, u.cq, path, NULL,
-                                      epd_rpc_deadline(timeout_ns), NULL);
+    u.call = grpc_channel_create_call(conn->channel, NULL, GRPC_PROPAGATE_DEFAULTS, u.cq, path,
+                                      NULL, epd_rpc_deadline(timeout_ns), NULL);
     run_unary(&u);
     int status = epd_rpc_status(&u.outcome, errbuf, errlen);
     if (status == EPD_OK) {
@@ -172,8 +173,8 @@ static int unary(struct epd_rpc_conn *conn, const char *method, const uint8_t *r
                  size_t errlen)
 {
     const int before = __atomic_exchange_n(&conn->connected, 0, __ATOMIC_RELAXED);
-    int status = call_once(conn, method, req, req_len, timeout_ns, resp_out, resp_len_out, errbuf,
-                           errlen);
+    int status =
+        call_once(conn, method, req, req_len, timeout_ns, resp_out, resp_len_out, errbuf, errlen);
     if (status == EPD_EUNREACHABLE && before != 0)
         status = call_once(conn, method, req, req_len, timeout_ns, resp_out, resp_len_out, errbuf,
                            errlen);

@@ -46,11 +46,11 @@ int epd_rpc_stream_open(struct epd_rpc_conn *conn, const char *method, const uin
         {.op = GRPC_OP_RECV_INITIAL_METADATA,
          .data.recv_initial_metadata.recv_initial_metadata = &s->initial},
     };
-    const grpc_op status = {.op = GRPC_OP_RECV_STATUS_ON_CLIENT,
-                            .data.recv_status_on_client = {
-                                .status = &s->outcome.code,
-                                .status_details = &s->outcome.details,
-                                .trailing_metadata = &s->outcome.trailing}};
+    const grpc_op status = {
+        .op = GRPC_OP_RECV_STATUS_ON_CLIENT,
+        .data.recv_status_on_client = {.status = &s->outcome.code,
+                                       .status_details = &s->outcome.details,
+                                       .trailing_metadata = &s->outcome.trailing}};
     (void)grpc_call_start_batch(s->call, start, 4, &s->start_tag, NULL);
     (void)grpc_call_start_batch(s->call, &status, 1, &s->status_tag, NULL);
     *out = s;

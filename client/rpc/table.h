@@ -22,8 +22,8 @@ struct epd_rpc_table {
     /* No call may be in progress. NULL is fine. */
     void (*close)(struct epd_rpc_conn *conn);
     /* Blocking call of "/pkg.Service/Method". *resp_out: free with `free_bytes`. timeout_ns > 0.
-     * The daemon's own status when it sent one (trailer "epd-error-bin"); EUNREACHABLE when there is
-     * no daemon, ETIMEDOUT, ... */
+     * The daemon's own status when it sent one (trailer "epd-error-bin"); EUNREACHABLE when there
+     * is no daemon, ETIMEDOUT, ... */
     int (*unary)(struct epd_rpc_conn *conn, const char *method, const uint8_t *req, size_t req_len,
                  int64_t timeout_ns, uint8_t **resp_out, size_t *resp_len_out, char *errbuf,
                  size_t errlen);

@@ -4,16 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 
-enum epd_status epd_fail(struct epd_error *err, enum epd_status status, const char *fmt, ...)
+void epd_error_set(struct epd_error *err, enum epd_status status, const char *fmt, ...)
 {
-    if (err != NULL) {
-        va_list args;
-        err->status = status;
-        va_start(args, fmt);
-        (void)vsnprintf(err->message, sizeof(err->message), fmt, args);
-        va_end(args);
-    }
-    return status;
+    if (err == NULL)
+        return;
+    va_list args;
+    err->status = status;
+    va_start(args, fmt);
+    (void)vsnprintf(err->message, sizeof(err->message), fmt, args);
+    va_end(args);
 }
 
 enum epd_status epd_fail_errno(struct epd_error *err, const char *fmt, ...)

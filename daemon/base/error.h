@@ -9,9 +9,13 @@
 
 #include "proto/errors.h"
 
-/* Set *err (if not NULL) and return status. The message is truncated to fit. */
-__attribute__((format(printf, 3, 4))) enum epd_status
-epd_fail(struct epd_error *err, enum epd_status status, const char *fmt, ...);
+/* Set *err (if not NULL). The message is truncated to fit. */
+__attribute__((format(printf, 3, 4))) void
+epd_error_set(struct epd_error *err, enum epd_status status, const char *fmt, ...);
+/* Set *err (if not NULL) and return status (evaluated twice). A macro, so that the compiler and the
+ * analyzer see that what comes back is `status`. */
+#define epd_fail(err, status, ...)                                                                 \
+    (epd_error_set((err), (status), __VA_ARGS__), (enum epd_status)(status))
 
 /* As epd_fail, with status EPD_ESYS (EPD_ENOMEM for ENOMEM, EPD_ELIMIT for EMFILE/ENFILE) and
  * ": <strerror(errno)>" appended. Preserves errno. */

@@ -1,5 +1,6 @@
 #define EPD_LOG_COMPONENT "change"
 #include "daemon/engine/group_internal.h"
+#include "daemon/engine/ring.h"
 
 #include <string.h>
 
@@ -31,8 +32,8 @@ static enum epd_status need_current(const struct epd_engine *engine,
     return EPD_OK;
 }
 
-#define FOR_SEATS(seat, g)                                                                        \
-    for (uint32_t r_ = 0; r_ < (g)->shape.ranks; r_++)                                            \
+#define FOR_SEATS(seat, g)                                                                         \
+    for (uint32_t r_ = 0; r_ < (g)->shape.ranks; r_++)                                             \
         for (struct epd_seat *seat = (g)->seat[r_]; seat != NULL; seat = NULL)
 
 /* ---- revoke ---- */
@@ -65,16 +66,16 @@ enum epd_status epd_groups_revoke(struct epd_engine *engine, const struct epd_ms
         g->revoked_all = true;
     else
         g->revoked[g->n_revoked++] = msg->epoch;
-    FOR_SEATS (seat, g)
-        for (unsigned i = 0; i < EPD_OP_WINDOW; i++) {
-            struct epd_op *op = &seat->op[i];
-            if (op->state == EPD_OP_FREE || op->state == EPD_OP_DONE ||
-                (msg->epoch != EPD_EPOCH_ALL && op->entry.epoch != msg->epoch))
-                continue;
-            op->revoked = true;
-            if (op->running)
-                epd_batch_revoke(&op->batch);
-        }
+    FOR_SEATS(seat, g)
+    for (unsigned i = 0; i < EPD_OP_WINDOW; i++) {
+        struct epd_op *op = &seat->op[i];
+        if (op->state == EPD_OP_FREE || op->state == EPD_OP_DONE ||
+            (msg->epoch != EPD_EPOCH_ALL && op->entry.epoch != msg->epoch))
+            continue;
+        op->revoked = true;
+        if (op->running)
+            epd_batch_revoke(&op->batch);
+    }
     *slot = (struct epd_revoke){.seq = msg->h.seq, .epoch = msg->epoch};
     return EPD_OK;
 }
@@ -117,7 +118,8 @@ enum epd_status epd_groups_fail(struct epd_engine *engine, const struct epd_msg_
     g->failed_count++;
     if (msg->epoch + 1 > g->failed_high)
         g->failed_high = msg->epoch + 1;
-    FOR_SEATS (seat, g) {
+    FOR_SEATS(seat, g)
+    {
         for (uint64_t t = seat->posted; t < seat->taken; t++) {
             struct epd_op *op = &seat->op[t % EPD_OP_WINDOW];
             if (op->state != EPD_OP_DONE && op->entry.epoch == msg->epoch)
@@ -197,7 +199,8 @@ enum epd_status epd_groups_generation(struct epd_engine *engine, const struct ep
     /* All engines have drained (REVOKE) and none starts before ARM: nobody else writes here now. */
     if (g->exchange[engine->device] != NULL)
         memset(g->exchange[engine->device], 0, g->map.bytes);
-    FOR_SEATS (seat, g) {
+    FOR_SEATS(seat, g)
+    {
         epd_ring_set_generation(seat);
         epd_seat_abort(seat, &cause);
     }
@@ -321,10 +324,10 @@ static bool step_group(struct epd_group *g)
     bool moved = answer_revokes(g);
     if (g->revoked_all) {
         /* Running batches end; nothing else may move until GENERATION. */
-        FOR_SEATS (seat, g)
-            for (unsigned i = 0; i < EPD_OP_WINDOW; i++)
-                if (epd_op_batch_ended(&seat->op[i]))
-                    moved = true;
+        FOR_SEATS(seat, g)
+        for (unsigned i = 0; i < EPD_OP_WINDOW; i++)
+            if (epd_op_batch_ended(&seat->op[i]))
+                moved = true;
         return answer_revokes(g) || moved;
     }
     if (!g->armed)
@@ -332,7 +335,8 @@ static bool step_group(struct epd_group *g)
     for (unsigned i = 0; i < EPD_EPOCH_SLOTS; i++)
         if (g->epoch[i].used && epd_exchange_poll(g, &g->epoch[i]))
             moved = true;
-    FOR_SEATS (seat, g) {
+    FOR_SEATS(seat, g)
+    {
         if (step_seat(seat))
             moved = true;
         report_rollover(g, seat);
@@ -355,12 +359,12 @@ uint64_t epd_groups_deadline(const struct epd_engine *engine)
     for (struct epd_group *g = engine->groups; g != NULL; g = g->link) {
         if (g->revoked_all || !g->armed)
             continue;
-        FOR_SEATS (seat, g)
-            for (uint64_t t = seat->posted; t < seat->taken; t++) {
-                const struct epd_op *op = &seat->op[t % EPD_OP_WINDOW];
-                if (waits(op) && op->deadline_ns < first)
-                    first = op->deadline_ns;
-            }
+        FOR_SEATS(seat, g)
+        for (uint64_t t = seat->posted; t < seat->taken; t++) {
+            const struct epd_op *op = &seat->op[t % EPD_OP_WINDOW];
+            if (waits(op) && op->deadline_ns < first)
+                first = op->deadline_ns;
+        }
     }
     return first;
 }
@@ -370,10 +374,9 @@ bool epd_groups_pending(const struct epd_engine *engine)
     for (struct epd_group *g = engine->groups; g != NULL; g = g->link) {
         if (g->revoked_all || !g->armed)
             continue;
-        FOR_SEATS (seat, g)
-            if (seat->op[seat->taken % EPD_OP_WINDOW].state == EPD_OP_FREE &&
-                epd_ring_has_entry(seat))
-                return true;
+        FOR_SEATS(seat, g)
+        if (seat->op[seat->taken % EPD_OP_WINDOW].state == EPD_OP_FREE && epd_ring_has_entry(seat))
+            return true;
     }
     return false;
 }

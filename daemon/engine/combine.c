@@ -53,7 +53,8 @@ static bool resolve_rows(struct epd_op *op, const struct epd_epoch *e, uint32_t 
 
 static bool start_sum(struct epd_op *op, const struct epd_epoch *e)
 {
-    EPD_FOR_RANKS (r, op->turn->need) {
+    EPD_FOR_RANKS(r, op->turn->need)
+    {
         if (!resolve_rows(op, e, r)) {
             const struct epd_cause cause = {
                 .status = EPD_EINTERNAL,

@@ -6,7 +6,7 @@
  * write or read outside a chunk is checked here again, because the engine trusts nobody's sums. */
 
 static const char *const g_role_names[EPD_ARRAY_ROLES] = {
-    "x",   "ids", "weights",  "recv",         "counts",
+    "x",      "ids", "weights",  "recv",         "counts",
     "ranges", "src", "recv_ids", "recv_weights", "control"};
 
 static enum epd_status find_slot(struct epd_engine *engine, const struct epd_msg_desc *msg,
@@ -40,9 +40,9 @@ static enum epd_status resolve(const struct epd_engine *engine, const struct epd
         return epd_fail(err, EPD_EINVAL, "%s: %llu bytes at %llu do not fit the chunk",
                         g_role_names[role], (unsigned long long)ref->bytes,
                         (unsigned long long)ref->offset);
-    if (ref->stride > UINT32_MAX || (role == EPD_ARRAY_IDS
-                                         ? ref->offset % 4 != 0
-                                         : ref->offset % (role == EPD_ARRAY_CONTROL ? 8 : 4) != 0))
+    if (ref->stride > UINT32_MAX ||
+        (role == EPD_ARRAY_IDS ? ref->offset % 4 != 0
+                               : ref->offset % (role == EPD_ARRAY_CONTROL ? 8 : 4) != 0))
         return epd_fail(err, EPD_EINVAL, "%s: bad stride or alignment", g_role_names[role]);
     *out = (struct epd_array_map){
         .base = chunk->base + ref->offset,
@@ -87,8 +87,8 @@ static enum epd_status check_dispatch(const struct epd_seat *seat, const struct 
     if (rank_major && (a[EPD_ARRAY_WEIGHTS].base == NULL || a[EPD_ARRAY_RECV_IDS].base == NULL ||
                        a[EPD_ARRAY_RECV_WEIGHTS].base == NULL))
         return epd_fail(err, EPD_EINVAL, "weights, recv_ids and recv_weights are required");
-    if (!rank_major && (a[EPD_ARRAY_RECV_IDS].base != NULL ||
-                        a[EPD_ARRAY_RECV_WEIGHTS].base != NULL))
+    if (!rank_major &&
+        (a[EPD_ARRAY_RECV_IDS].base != NULL || a[EPD_ARRAY_RECV_WEIGHTS].base != NULL))
         return epd_fail(err, EPD_EINVAL, "recv_ids and recv_weights are for rank-major only");
     enum epd_status status =
         check_area(&a[EPD_ARRAY_RECV], EPD_ARRAY_RECV, rows, epd_row_bytes(s), err);

@@ -100,8 +100,8 @@ static void set_bases(struct epd_op *op, const struct epd_epoch *e)
             continue;
         }
         uint32_t begin = 0;
-        EPD_FOR_RANKS (r, g->present & (epd_rank_bit(me) - 1))
-            begin += e->counts[(size_t)r * g->buckets + c];
+        EPD_FOR_RANKS(r, g->present & (epd_rank_bit(me) - 1))
+        begin += e->counts[(size_t)r * g->buckets + c];
         op->turn->base[c] = (uint32_t)epd_row_expert_major(&g->shape, c % local, begin, 0);
     }
 }
@@ -109,7 +109,8 @@ static void set_bases(struct epd_op *op, const struct epd_epoch *e)
 static bool start_wave(struct epd_op *op, const struct epd_epoch *e, uint64_t ranks)
 {
     const struct epd_group *g = op->seat->group;
-    EPD_FOR_RANKS (r, ranks) {
+    EPD_FOR_RANKS(r, ranks)
+    {
         if (!resolve_target(g, &e->credit[r], &op->target[r])) {
             const struct epd_cause cause = {
                 .status = EPD_EINTERNAL,
@@ -192,18 +193,20 @@ static void write_counts(struct epd_op *op, const struct epd_epoch *e)
     const bool expert_major = g->shape.layout == EPD_LAYOUT_EXPERT_MAJOR;
     const uint32_t n = expert_major ? local : g->shape.ranks;
     int32_t *counts = (int32_t *)(void *)a[EPD_ARRAY_COUNTS].base + op->entry.set * n;
-    int32_t *ranges = a[EPD_ARRAY_RANGES].base == NULL
-                          ? NULL
-                          : (int32_t *)(void *)a[EPD_ARRAY_RANGES].base +
-                                op->entry.set * n * g->shape.ranks * 2u;
+    int32_t *ranges =
+        a[EPD_ARRAY_RANGES].base == NULL
+            ? NULL
+            : (int32_t *)(void *)a[EPD_ARRAY_RANGES].base + op->entry.set * n * g->shape.ranks * 2u;
     uint32_t total = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t sum = 0;
         for (uint32_t r = 0; r < g->shape.ranks; r++) {
             const bool in = (g->present >> r & 1u) != 0;
             const uint32_t *from = e->counts + (size_t)r * g->buckets;
-            const uint32_t rows = !in ? 0 : expert_major ? from[me * local + i]
-                                  : r == i ? from[me] : 0;
+            const uint32_t rows = !in            ? 0
+                                  : expert_major ? from[me * local + i]
+                                  : r == i       ? from[me]
+                                                 : 0;
             if (expert_major && ranges != NULL) {
                 ranges[(i * g->shape.ranks + r) * 2u] = (int32_t)sum;
                 ranges[(i * g->shape.ranks + r) * 2u + 1u] = (int32_t)rows;

@@ -56,8 +56,8 @@ void epd_chunks_destroy(struct epd_chunks *chunks);
 enum epd_status epd_chunks_add_new(struct epd_chunks *chunks, const struct epd_msg_chunk *msg,
                                    int *fd_out, struct epd_error *err);
 /* Map an existing chunk; fd is borrowed. Imports are checked (sealed, size, pages). */
-enum epd_status epd_chunks_adopt(struct epd_chunks *chunks, const struct epd_msg_chunk *msg,
-                                 int fd, struct epd_error *err);
+enum epd_status epd_chunks_adopt(struct epd_chunks *chunks, const struct epd_msg_chunk *msg, int fd,
+                                 struct epd_error *err);
 enum epd_status epd_chunks_drop(struct epd_chunks *chunks, uint64_t id, struct epd_error *err);
 /* NULL when unknown. Valid until dropped. */
 const struct epd_chunk *epd_chunks_find(const struct epd_chunks *chunks, uint64_t id);
@@ -72,10 +72,10 @@ struct epd_batch {
     void (*run)(void *arg, uint32_t index);
     void *arg;
     uint32_t count;
-    _Atomic uint32_t next;   /* next index to claim */
-    _Atomic uint32_t left;   /* slices not finished; 0 = done (acquire) */
-    _Atomic bool stop;       /* revoked: unclaimed slices are skipped, not run */
-    struct epd_batch *link;  /* of the queue */
+    _Atomic uint32_t next;  /* next index to claim */
+    _Atomic uint32_t left;  /* slices not finished; 0 = done (acquire) */
+    _Atomic bool stop;      /* revoked: unclaimed slices are skipped, not run */
+    struct epd_batch *link; /* of the queue */
 };
 
 struct epd_workers;
@@ -154,11 +154,13 @@ bool epd_groups_use_chunk(const struct epd_engine *engine, uint64_t chunk);
  * lost), wake all waiters, forget all groups. */
 void epd_groups_poison(struct epd_engine *engine, enum epd_status status);
 
-/* One pass over all groups: take entries, advance ops, post completions. True when anything moved. */
+/* One pass over all groups: take entries, advance ops, post completions. True when anything moved.
+ */
 bool epd_groups_step(struct epd_engine *engine);
 /* Earliest deadline of a waiting op (ns, monotonic), UINT64_MAX: none. */
 uint64_t epd_groups_deadline(const struct epd_engine *engine);
-/* After `sleeping` was set: is there an entry in any ring that a step would take? (seq_cst loads) */
+/* After `sleeping` was set: is there an entry in any ring that a step would take? (seq_cst loads)
+ */
 bool epd_groups_pending(const struct epd_engine *engine);
 
 /* ---- control.c: called by group.c ---- */

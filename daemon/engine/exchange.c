@@ -36,8 +36,8 @@ static bool load_record(void *to, const void *from, size_t bytes, uint32_t gener
 }
 
 /* Addresses in the exchange chunk of `device`. */
-static uint8_t *header_at(const struct epd_group *g, uint32_t device, uint64_t area,
-                          uint64_t epoch, uint32_t rank)
+static uint8_t *header_at(const struct epd_group *g, uint32_t device, uint64_t area, uint64_t epoch,
+                          uint32_t rank)
 {
     uint64_t i = epd_exchange_slot(epoch) * g->shape.ranks + rank;
     return g->exchange[device] + area + i * sizeof(struct epd_xheader);
@@ -60,8 +60,8 @@ static uint64_t *pair_at(const struct epd_group *g, uint32_t device, uint64_t ar
     return (uint64_t *)(void *)(g->exchange[device] + area) + i;
 }
 
-#define FOR_DEVICES(d, g)                                                                         \
-    for (uint32_t d = 0; d < EPD_MAX_DEVICES; d++)                                                \
+#define FOR_DEVICES(d, g)                                                                          \
+    for (uint32_t d = 0; d < EPD_MAX_DEVICES; d++)                                                 \
         if (((g)->devices >> d & 1u) != 0)
 
 void epd_exchange_publish_dispatch(struct epd_op *op)
@@ -74,7 +74,8 @@ void epd_exchange_publish_dispatch(struct epd_op *op)
         .tag_hash = (uint64_t)op->entry.tag << 32 | g->shape_hash[0],
         .order = op->order,
     };
-    FOR_DEVICES (d, g) {
+    FOR_DEVICES(d, g)
+    {
         uint64_t *counts = counts_at(g, d, epoch, seat->rank);
         for (uint32_t c = 0; c < g->buckets; c++)
             __atomic_store_n(&counts[c], base | op->turn->count[c], __ATOMIC_RELEASE);
@@ -101,7 +102,8 @@ void epd_exchange_publish_credit(struct epd_op *op)
     credit_array(&credit.src, &a[EPD_ARRAY_SRC], set * rows * 4u);
     credit_array(&credit.ids, &a[EPD_ARRAY_RECV_IDS], set * selections);
     credit_array(&credit.weights, &a[EPD_ARRAY_RECV_WEIGHTS], set * selections);
-    FOR_DEVICES (d, g) {
+    FOR_DEVICES(d, g)
+    {
         store_record(credit_at(g, d, op->entry.epoch, op->seat->rank), &credit, sizeof(credit),
                      epd_word_pack(g->generation, op->entry.epoch, 0));
         epd_engine_publish_to(g->engine, d);
@@ -112,7 +114,8 @@ static void publish_pairs(struct epd_op *op, uint64_t area, uint64_t ranks)
 {
     const struct epd_group *g = op->seat->group;
     const uint64_t word = epd_word_pack(g->generation, op->entry.epoch, 0);
-    EPD_FOR_RANKS (dst, ranks) {
+    EPD_FOR_RANKS(dst, ranks)
+    {
         const uint32_t d = g->device[dst];
         __atomic_store_n(pair_at(g, d, area, op->entry.epoch, dst, op->seat->rank), word,
                          __ATOMIC_RELEASE);
@@ -142,7 +145,8 @@ void epd_exchange_publish_combine(struct epd_op *op)
         .offset = rows->offset + op->entry.set * epd_recv_rows(&g->shape) * rows->stride,
         .stride = rows->stride,
     };
-    FOR_DEVICES (d, g) {
+    FOR_DEVICES(d, g)
+    {
         store_record(header_at(g, d, g->map.combine, op->entry.epoch, seat->rank), &header,
                      sizeof(header), epd_word_pack(g->generation, op->entry.epoch, 0));
         epd_engine_publish_to(g->engine, d);
@@ -179,7 +183,8 @@ bool epd_exchange_poll(struct epd_group *g, struct epd_epoch *e)
 {
     const uint32_t d = g->engine->device;
     bool moved = false;
-    EPD_FOR_RANKS (r, g->present & ~e->headers) {
+    EPD_FOR_RANKS(r, g->present & ~e->headers)
+    {
         if (load_record(&e->dispatch[r], header_at(g, d, g->map.dispatch, e->epoch, r),
                         sizeof(e->dispatch[r]), g->generation, e->epoch) &&
             read_counts(g, e, r)) {
@@ -187,14 +192,16 @@ bool epd_exchange_poll(struct epd_group *g, struct epd_epoch *e)
             moved = true;
         }
     }
-    EPD_FOR_RANKS (r, g->present & ~e->credits) {
+    EPD_FOR_RANKS(r, g->present & ~e->credits)
+    {
         if (load_record(&e->credit[r], credit_at(g, d, e->epoch, r), sizeof(e->credit[r]),
                         g->generation, e->epoch)) {
             e->credits |= epd_rank_bit(r);
             moved = true;
         }
     }
-    EPD_FOR_RANKS (r, g->present & ~e->combines) {
+    EPD_FOR_RANKS(r, g->present & ~e->combines)
+    {
         if (load_record(&e->combine[r], header_at(g, d, g->map.combine, e->epoch, r),
                         sizeof(e->combine[r]), g->generation, e->epoch)) {
             e->combines |= epd_rank_bit(r);
@@ -209,7 +216,8 @@ static uint64_t read_pairs(const struct epd_seat *seat, uint64_t area, uint64_t 
 {
     const struct epd_group *g = seat->group;
     uint64_t in = 0;
-    EPD_FOR_RANKS (src, ranks) {
+    EPD_FOR_RANKS(src, ranks)
+    {
         const uint64_t *word = pair_at(g, g->engine->device, area, epoch, seat->rank, src);
         if (epd_word_is(__atomic_load_n(word, __ATOMIC_ACQUIRE), g->generation, epoch))
             in |= epd_rank_bit(src);
@@ -229,7 +237,8 @@ uint64_t epd_exchange_released(const struct epd_seat *seat, uint64_t epoch, uint
 
 static int tag_conflict(const struct epd_xheader *headers, uint64_t in, uint32_t me)
 {
-    EPD_FOR_RANKS (r, in) {
+    EPD_FOR_RANKS(r, in)
+    {
         if (r != me && headers[r].tag_hash != headers[me].tag_hash)
             return (int)r;
     }
@@ -241,7 +250,8 @@ static int tag_conflict(const struct epd_xheader *headers, uint64_t in, uint32_t
 static int order_conflict(struct epd_group *g, uint64_t area, uint64_t epoch, uint64_t limit,
                           uint32_t me)
 {
-    EPD_FOR_RANKS (r, g->present & ~epd_rank_bit(me)) {
+    EPD_FOR_RANKS(r, g->present & ~epd_rank_bit(me))
+    {
         struct epd_xheader h;
         if (load_record(&h, header_at(g, g->engine->device, area, epoch, r), sizeof(h),
                         g->generation, epoch) &&

@@ -1,5 +1,6 @@
 #define EPD_LOG_COMPONENT "group"
 #include "daemon/engine/group_internal.h"
+#include "daemon/engine/ring.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -84,8 +85,7 @@ static enum epd_status map_exchange(struct epd_group *g, const struct epd_msg_gr
         if (d >= EPD_MAX_DEVICES)
             return epd_fail(err, EPD_EINVAL, "device[%u] is %u, above %u", r, d,
                             EPD_MAX_DEVICES - 1);
-        const struct epd_chunk *chunk =
-            epd_chunks_find(g->engine->chunks, msg->exchange[d]);
+        const struct epd_chunk *chunk = epd_chunks_find(g->engine->chunks, msg->exchange[d]);
         if (chunk == NULL || chunk->kind != EPD_CHUNK_EXCHANGE || chunk->bytes < g->map.bytes)
             return epd_fail(err, EPD_EINVAL, "exchange[%u] chunk %llu is missing or too small", d,
                             (unsigned long long)msg->exchange[d]);

@@ -46,26 +46,26 @@ struct epd_term {
 
 /* One epoch at one seat, from the dispatch being taken to its memory being free. */
 struct epd_turn {
-    bool active;          /* dispatch taken, not yet released */
-    bool dispatched;      /* dispatch complete */
-    bool combined;        /* combine taken */
-    bool summed;          /* combine complete here; peers may still read the rows */
-    bool release_asked;   /* release entry taken */
-    bool rows_shared;     /* combine header published: peers may read rows */
+    bool active;        /* dispatch taken, not yet released */
+    bool dispatched;    /* dispatch complete */
+    bool combined;      /* combine taken */
+    bool summed;        /* combine complete here; peers may still read the rows */
+    bool release_asked; /* release entry taken */
+    bool rows_shared;   /* combine header published: peers may read rows */
     uint64_t epoch;
     uint64_t combine_ticket;
     struct epd_cause cause; /* why it was closed, when by a failure */
     uint32_t b;
-    uint64_t need;         /* ranks that tokens were sent to */
-    uint64_t unread;       /* ranks that may still read this seat's rows */
+    uint64_t need;                        /* ranks that tokens were sent to */
+    uint64_t unread;                      /* ranks that may still read this seat's rows */
     const uint8_t *recv_begin, *recv_end; /* receive set */
     const uint8_t *rows_begin, *rows_end; /* combine rows */
     /* the map; owned, sized by the shape */
-    int32_t *ids;          /* [B, K] validated, -1 dropped */
+    int32_t *ids;           /* [B, K] validated, -1 dropped */
     struct epd_term *terms; /* [B, K] */
-    uint8_t *n_terms;      /* [B] */
-    uint32_t *count;       /* [C] rows for each bucket */
-    uint32_t *base;        /* [C] first row of this source in the bucket */
+    uint8_t *n_terms;       /* [B] */
+    uint32_t *count;        /* [C] rows for each bucket */
+    uint32_t *base;         /* [C] first row of this source in the bucket */
 };
 
 enum epd_op_state {
@@ -101,7 +101,7 @@ struct epd_op {
     bool reported; /* EPOCH_FAILED was sent */
     bool running;  /* batch in flight */
     bool published, credited;
-    bool consumed; /* the epoch is over for this seat, whatever came of the op */
+    bool consumed;    /* the epoch is over for this seat, whatever came of the op */
     uint64_t sent;    /* ranks whose rows are written and done words stored */
     uint64_t wave;    /* ranks of the running batch */
     uint64_t arrived; /* ranks whose done words are in */
@@ -121,8 +121,8 @@ struct epd_seat {
     uint64_t chunk; /* of the ring area */
     uint8_t *ring;
     uint32_t depth;
-    uint64_t taken;  /* next ticket to take */
-    uint64_t posted; /* completions posted */
+    uint64_t taken;         /* next ticket to take */
+    uint64_t posted;        /* completions posted */
     uint64_t next_dispatch; /* epoch of the next dispatch */
     uint64_t next_combine;  /* combines of lower epochs are no longer accepted */
     uint64_t released_epoch;
@@ -190,20 +190,9 @@ static inline uint64_t epd_rank_bit(uint32_t rank)
 {
     return (uint64_t)1 << rank;
 }
-#define EPD_FOR_RANKS(r, mask)                                                                    \
-    for (uint64_t m_ = (mask); m_ != 0; m_ &= m_ - 1)                                             \
+#define EPD_FOR_RANKS(r, mask)                                                                     \
+    for (uint64_t m_ = (mask); m_ != 0; m_ &= m_ - 1)                                              \
         for (uint32_t r = (uint32_t)__builtin_ctzll(m_), once_ = 1; once_; once_ = 0)
-
-/* ring.c */
-/* Initialise (replay 0) or take over (replay 1) the ring area of the seat. */
-void epd_ring_attach(struct epd_seat *seat, bool replay);
-/* Copy the next entry if there is one. */
-bool epd_ring_peek(const struct epd_seat *seat, struct epd_entry *out);
-/* Sequentially consistent look at the next slot, for the sleep protocol. */
-bool epd_ring_has_entry(const struct epd_seat *seat);
-/* Post completion seat->posted for `op` (state DONE) and count it. */
-void epd_ring_post(struct epd_seat *seat, struct epd_op *op);
-void epd_ring_set_generation(struct epd_seat *seat);
 
 /* exchange.c: publish to all engines of the group, or read what has come. */
 void epd_exchange_publish_dispatch(struct epd_op *op);

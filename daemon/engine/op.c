@@ -1,5 +1,6 @@
 #define EPD_LOG_COMPONENT "op"
 #include "daemon/engine/group_internal.h"
+#include "daemon/engine/ring.h"
 
 #include "daemon/base/log.h"
 #include "daemon/base/util.h"
@@ -220,9 +221,8 @@ static enum epd_status check_control(struct epd_op *op, const struct epd_desc *d
     const struct epd_entry *e = &op->entry;
     const struct epd_group *g = op->seat->group;
     const struct epd_array_map *c = &desc->array[EPD_ARRAY_CONTROL];
-    if ((e->flags & EPD_ENTRY_NOTIFY) != 0 &&
-        (c->base == NULL || e->notify_offset % 8 != 0 || c->bytes < 8 ||
-         e->notify_offset > c->bytes - 8))
+    if ((e->flags & EPD_ENTRY_NOTIFY) != 0 && (c->base == NULL || e->notify_offset % 8 != 0 ||
+                                               c->bytes < 8 || e->notify_offset > c->bytes - 8))
         return bad(op, EPD_EINVAL, EPD_FIELD_NOTIFY_OFFSET, e->notify_offset);
     op->b = e->b;
     if ((e->flags & EPD_ENTRY_B_INDIRECT) != 0) {
@@ -403,8 +403,7 @@ bool epd_op_take(struct epd_seat *seat)
     op->order = op->entry.kind == EPD_OP_DISPATCH ? seat->next_combine : seat->next_dispatch;
     op->taken_ns = g->engine->now_ns;
     epd_op_set_state(op, EPD_OP_WAIT);
-    op->deadline_ns =
-        op->taken_ns + (op->entry.epoch == 0 ? g->first_timeout_ns : g->timeout_ns);
+    op->deadline_ns = op->taken_ns + (op->entry.epoch == 0 ? g->first_timeout_ns : g->timeout_ns);
     if (validate(op) != EPD_OK)
         epd_op_set_state(op, EPD_OP_DONE);
     else

@@ -1,3 +1,5 @@
+#include "daemon/engine/ring.h"
+
 #include "daemon/engine/group_internal.h"
 
 #include <limits.h>

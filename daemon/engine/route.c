@@ -72,12 +72,12 @@ static uint8_t terms_rank_major(const struct epd_group *g, struct epd_turn *turn
         if (ids[k] >= 0)
             ranks |= epd_rank_bit(g->expert_rank[ids[k]]);
     uint8_t n = 0;
-    EPD_FOR_RANKS (r, ranks)
-        terms[n++] = (struct epd_term){
-            .bucket = (uint16_t)r,
-            .write = 1,
-            .index = turn->count[r]++,
-        };
+    EPD_FOR_RANKS(r, ranks)
+    terms[n++] = (struct epd_term){
+        .bucket = (uint16_t)r,
+        .write = 1,
+        .index = turn->count[r]++,
+    };
     return n;
 }
 
@@ -99,7 +99,7 @@ void epd_route_run(void *arg, uint32_t index)
         turn->n_terms[t] = expert_major ? terms_expert_major(turn, ids, topk, terms)
                                         : terms_rank_major(g, turn, ids, terms);
         for (uint8_t i = 0; i < turn->n_terms[t]; i++)
-            turn->need |= epd_rank_bit(expert_major ? g->expert_rank[terms[i].bucket]
-                                                    : terms[i].bucket);
+            turn->need |=
+                epd_rank_bit(expert_major ? g->expert_rank[terms[i].bucket] : terms[i].bucket);
     }
 }

@@ -18,8 +18,8 @@ struct epd_row_copy {
 
 /* One token to combine: out = round(sum). n terms in ascending order. rows[i] points to a row of
  * the shape's dtype; weights NULL (rank-major): acc += row; else acc = fmaf(weights[i], row, acc).
- * acc starts +0.0f; one rounding to nearest even; NaN results are 0x7fff / 0x7fffffff; n = 0 gives a
- * +0 row. Denormals kept. */
+ * acc starts +0.0f; one rounding to nearest even; NaN results are 0x7fff / 0x7fffffff; n = 0 gives
+ * a +0 row. Denormals kept. */
 struct epd_token_sum {
     void *out;
     const void *const *rows;

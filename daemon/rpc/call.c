@@ -87,8 +87,7 @@ static grpc_slice pack_error(enum epd_status status, const char *message)
     return slice;
 }
 
-void epd_rpc_call_set_status(struct epd_rpc_call *call, enum epd_status status,
-                             const char *message)
+void epd_rpc_call_set_status(struct epd_rpc_call *call, enum epd_status status, const char *message)
 {
     call->code = (grpc_status_code)epd_status_grpc(status);
     if (status == EPD_OK)
@@ -159,7 +158,8 @@ void epd_rpc_call_fail(struct epd_rpc_call *call, enum epd_status status, const 
         return;
     grpc_metadata trailer;
     epd_rpc_call_set_status(call, status == EPD_OK ? EPD_EINTERNAL : status, message);
-    const grpc_op ops[] = {{.op = GRPC_OP_SEND_INITIAL_METADATA}, epd_rpc_status_op(call, &trailer)};
+    const grpc_op ops[] = {{.op = GRPC_OP_SEND_INITIAL_METADATA},
+                           epd_rpc_status_op(call, &trailer)};
     call->send_tag = (struct epd_rpc_tag){.fn = on_sent, .obj = call};
     epd_rpc_start_batch(call, ops, 2, &call->send_tag);
 }
@@ -241,7 +241,8 @@ static void on_arrived(void *obj, bool ok)
     epd_rpc_call_unref(c);
 }
 
-void epd_rpc_call_request(struct epd_rpc_server *server, const struct epd_rpc_registered *registered)
+void epd_rpc_call_request(struct epd_rpc_server *server,
+                          const struct epd_rpc_registered *registered)
 {
     if (server->draining)
         return;

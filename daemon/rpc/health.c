@@ -81,8 +81,9 @@ static void handle_check(struct epd_rpc_call *call, const uint8_t *msg, size_t l
     if (i < 0)
         epd_rpc_call_fail(call, EPD_EINVAL, "HealthCheckRequest does not parse");
     else if (i == (int)EPD_ARRAY_LEN(g_services))
-        epd_rpc_call_fail(call, EPD_ENOENT, "unknown service: \"\", readiness, liveness or "
-                                            "epd.v1.Control");
+        epd_rpc_call_fail(call, EPD_ENOENT,
+                          "unknown service: \"\", readiness, liveness or "
+                          "epd.v1.Control");
     else
         epd_rpc_call_reply(call, out, pack(h->state[i], out));
 }

@@ -15,7 +15,6 @@ void epd_health_destroy(struct epd_health *health);
 /* Tells all watchers of the service when the state changes. Unknown services are ignored. */
 void epd_health_set(struct epd_health *health, const char *service, enum epd_health_state state);
 /* The rows for the server's table. */
-void epd_health_methods(struct epd_health *health,
-                        struct epd_rpc_method out[EPD_HEALTH_METHODS]);
+void epd_health_methods(struct epd_health *health, struct epd_rpc_method out[EPD_HEALTH_METHODS]);
 
 #endif

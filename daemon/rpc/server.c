@@ -39,8 +39,7 @@ static void *queue_main(void *arg)
 {
     struct epd_rpc_server *s = arg;
     for (;;) {
-        grpc_event e =
-            grpc_completion_queue_next(s->cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+        grpc_event e = grpc_completion_queue_next(s->cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
         if (e.type == GRPC_QUEUE_SHUTDOWN)
             break;
         if (e.type != GRPC_OP_COMPLETE)
@@ -128,7 +127,7 @@ static grpc_server *create_server(const struct epd_rpc_options *options)
         int_arg("grpc.so_reuseport", 0),
         int_arg("grpc.enable_channelz", 0),
         {.type = GRPC_ARG_POINTER,
-         .key = (char *)(uintptr_t)"grpc.resource_quota",
+         .key = (char *)(uintptr_t) "grpc.resource_quota",
          .value.pointer = {.p = quota, .vtable = grpc_resource_quota_arg_vtable()}},
     };
     const grpc_channel_args channel_args = {EPD_ARRAY_LEN(args), args};
@@ -144,9 +143,9 @@ static enum epd_status listen_tcp(struct epd_rpc_server *s, struct epd_error *er
     grpc_server_credentials *creds = grpc_insecure_server_credentials_create();
     const int port = grpc_server_add_http2_port(s->server, s->options.tcp_address, creds);
     grpc_server_credentials_release(creds);
-    return port != 0 ? EPD_OK
-                     : epd_fail(err, EPD_ESYS, "health_tcp: cannot listen on %s",
-                                s->options.tcp_address);
+    return port != 0
+               ? EPD_OK
+               : epd_fail(err, EPD_ESYS, "health_tcp: cannot listen on %s", s->options.tcp_address);
 }
 
 static enum epd_status register_methods(struct epd_rpc_server *s, struct epd_error *err)
@@ -198,8 +197,7 @@ enum epd_status epd_rpc_server_create(uv_loop_t *loop, const struct epd_rpc_opti
                                       struct epd_rpc_server **out, struct epd_error *err)
 {
     struct epd_rpc_server *s = calloc(1, sizeof(*s));
-    struct epd_rpc_registered *registered =
-        calloc(options->n_methods + 1, sizeof(*registered));
+    struct epd_rpc_registered *registered = calloc(options->n_methods + 1, sizeof(*registered));
     if (s == NULL || registered == NULL) {
         free(s);
         free(registered);

@@ -16,8 +16,8 @@
 
 #define EPD_RPC_MESSAGE_MAX (1024u * 1024u)
 #define EPD_RPC_CALLS_PER_UID 256u
-#define EPD_RPC_QUEUE_MAX 256u    /* messages queued on one stream */
-#define EPD_RPC_STALL_MS 10000u   /* a stream whose reader takes nothing for so long is cut off */
+#define EPD_RPC_QUEUE_MAX 256u  /* messages queued on one stream */
+#define EPD_RPC_STALL_MS 10000u /* a stream whose reader takes nothing for so long is cut off */
 
 struct epd_rpc_server;
 struct epd_rpc_call; /* reference counted; a handler that answers later takes a reference */
@@ -28,8 +28,9 @@ struct epd_rpc_method {
     const char *path; /* "/epd.v1.Control/Attach"; static */
     enum epd_rpc_kind kind;
     bool is_public; /* may be called without identity (TCP) */
-    /* msg is borrowed for the call of the handler. A unary handler answers (reply or fail) before it
-     * returns, or takes a reference and answers later; a stream handler likewise ends with finish. */
+    /* msg is borrowed for the call of the handler. A unary handler answers (reply or fail) before
+     * it returns, or takes a reference and answers later; a stream handler likewise ends with
+     * finish. */
     void (*handle)(struct epd_rpc_call *call, const uint8_t *msg, size_t len, void *ctx);
     void *ctx;
 };
@@ -37,8 +38,8 @@ struct epd_rpc_method {
 struct epd_rpc_options {
     const struct epd_rpc_method *methods; /* borrowed, must outlive the server */
     unsigned n_methods;
-    bool frame_guard;       /* count HTTP/2 frames of every connection (guard.h) */
-    uint64_t idle_ms;       /* close a connection without calls after this time */
+    bool frame_guard;        /* count HTTP/2 frames of every connection (guard.h) */
+    uint64_t idle_ms;        /* close a connection without calls after this time */
     const char *tcp_address; /* "127.0.0.1:9000", or NULL */
 };
 

@@ -9,7 +9,8 @@
 
 #include "daemon/rpc/server.h"
 
-/* One operation in gRPC's hands. The queue's thread stores `ok` and links the tag; the loop runs fn. */
+/* One operation in gRPC's hands. The queue's thread stores `ok` and links the tag; the loop runs
+ * fn. */
 struct epd_rpc_tag {
     void (*fn)(void *obj, bool ok);
     void *obj;
@@ -99,7 +100,8 @@ struct epd_rpc_call {
 
 /* call.c */
 /* Ask gRPC for the next call of a method (registered NULL: of unknown ones). */
-void epd_rpc_call_request(struct epd_rpc_server *server, const struct epd_rpc_registered *registered);
+void epd_rpc_call_request(struct epd_rpc_server *server,
+                          const struct epd_rpc_registered *registered);
 /* stream.c */
 void epd_rpc_stream_pump(struct epd_rpc_call *call);
 void epd_rpc_stream_drop_queue(struct epd_rpc_call *call);

@@ -3,8 +3,8 @@
 #include <grpc/slice.h>
 #include <stdlib.h>
 
-/* A stream sends one message at a time, as gRPC wants it; the rest waits here. A send ends when gRPC
- * has buffered it, which a reader that takes nothing holds up: that is the back-pressure. */
+/* A stream sends one message at a time, as gRPC wants it; the rest waits here. A send ends when
+ * gRPC has buffered it, which a reader that takes nothing holds up: that is the back-pressure. */
 
 void epd_rpc_stream_drop_queue(struct epd_rpc_call *call)
 {
@@ -67,8 +67,7 @@ void epd_rpc_stream_pump(struct epd_rpc_call *c)
     size_t n = 0;
     if (!c->sent_metadata)
         ops[n++] = (grpc_op){.op = GRPC_OP_SEND_INITIAL_METADATA};
-    ops[n++] =
-        (grpc_op){.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = m->bytes};
+    ops[n++] = (grpc_op){.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = m->bytes};
     c->sent_metadata = true;
     c->sending = true;
     c->send_started_ms = uv_now(c->server->loop);

@@ -1,5 +1,5 @@
-/* Any bytes from a client through the frame guard's relay, in pieces: what comes out at the other end
- * is a prefix of what went in, and the guard survives. */
+/* Any bytes from a client through the frame guard's relay, in pieces: what comes out at the other
+ * end is a prefix of what went in, and the guard survives. */
 #include <poll.h>
 #include <stdint.h>
 #include <stdlib.h>

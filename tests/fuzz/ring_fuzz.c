@@ -52,8 +52,12 @@ static void bind_rank(struct epd_engine *engine, uint32_t rank)
 {
     const struct epd_array_ref big = {10 + rank, 0, 8192, 16};
     const struct epd_array_ref small = {10 + rank, 8192, 4096, 16};
-    struct epd_msg_desc d = {.group = 1, .rank = rank, .desc_generation = 1,
-                             .kind = EPD_OP_DISPATCH, .ids_type = EPD_IDS_INT32, .sets = 2};
+    struct epd_msg_desc d = {.group = 1,
+                             .rank = rank,
+                             .desc_generation = 1,
+                             .kind = EPD_OP_DISPATCH,
+                             .ids_type = EPD_IDS_INT32,
+                             .sets = 2};
     for (uint32_t role = 0; role < EPD_ARRAY_ROLES; role++)
         d.array[role] = role == EPD_ARRAY_RECV ? big : small;
     d.array[EPD_ARRAY_RECV_IDS].chunk = d.array[EPD_ARRAY_RECV_WEIGHTS].chunk = 0;
@@ -105,12 +109,21 @@ static void open_world(struct epd_engine *engine, uint8_t *ring[2], uint8_t *mem
         epd_workers_create(1, &engine->workers, NULL) != EPD_OK)
         abort();
     engine->transport = &epd_transport_host;
-    struct epd_msg_group g = {
-        .group = 1, .generation = 1, .armed = 1, .timeout_ms = 8, .first_timeout_ms = 8,
-        .present = 3, .exchange = {1},
-        .shape = {.ranks = 2, .experts = 4, .max_tokens = 8, .topk = 3, .hidden = 8,
-                  .dtype = EPD_DTYPE_BF16, .mode = EPD_MODE_LL,
-                  .layout = EPD_LAYOUT_EXPERT_MAJOR}};
+    struct epd_msg_group g = {.group = 1,
+                              .generation = 1,
+                              .armed = 1,
+                              .timeout_ms = 8,
+                              .first_timeout_ms = 8,
+                              .present = 3,
+                              .exchange = {1},
+                              .shape = {.ranks = 2,
+                                        .experts = 4,
+                                        .max_tokens = 8,
+                                        .topk = 3,
+                                        .hidden = 8,
+                                        .dtype = EPD_DTYPE_BF16,
+                                        .mode = EPD_MODE_LL,
+                                        .layout = EPD_LAYOUT_EXPERT_MAJOR}};
     (void)add_chunk(engine, 1, epd_exchange_bytes(&g.shape), EPD_CHUNK_EXCHANGE);
     if (epd_groups_set(engine, &g, NULL) != EPD_OK)
         abort();
@@ -134,9 +147,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     while (size > 0) {
         const uint8_t what = data[0];
         data++, size--;
-        struct epd_entry e = {.abi = EPD_ABI_VERSION, .kind = 1 + (what >> 6) % 2u,
-                              .desc_generation = 1, .desc_index = (what >> 6) % 2u,
-                              .group_generation = 1, .b = what & 7u, .epoch = tickets[0] / 2};
+        struct epd_entry e = {.abi = EPD_ABI_VERSION,
+                              .kind = 1 + (what >> 6) % 2u,
+                              .desc_generation = 1,
+                              .desc_index = (what >> 6) % 2u,
+                              .group_generation = 1,
+                              .b = what & 7u,
+                              .epoch = tickets[0] / 2};
         if ((what & 3u) == 0) { /* honest rank */
             put(ring[0], tickets[0]++, &e);
         } else if ((what & 3u) == 1) { /* hostile: fields of a plausible entry overwritten */

@@ -1,4 +1,5 @@
-/* Any bytes as a routing trace: an error that names a line, or a trace whose every id is in range. */
+/* Any bytes as a routing trace: an error that names a line, or a trace whose every id is in range.
+ */
 #include <stdint.h>
 #include <stdlib.h>
 

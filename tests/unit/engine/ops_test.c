@@ -90,11 +90,11 @@ static uint32_t device_of(uint32_t rank)
     return rank == 3 ? 1 : 0; /* uneven on purpose */
 }
 
-#define REF(rank, member)                                                                         \
-    {                                                                                             \
-        .chunk = 100 + (rank), .offset = offsetof(struct rank_mem, member),                       \
-        .bytes = sizeof(((struct rank_mem *)0)->member),                                          \
-        .stride = sizeof(((struct rank_mem *)0)->member[0])                                       \
+#define REF(rank, member)                                                                          \
+    {                                                                                              \
+        .chunk = 100 + (rank), .offset = offsetof(struct rank_mem, member),                        \
+        .bytes = sizeof(((struct rank_mem *)0)->member),                                           \
+        .stride = sizeof(((struct rank_mem *)0)->member[0])                                        \
     }
 
 static void bind_rank(struct world *w, uint32_t rank)
@@ -163,15 +163,22 @@ static struct world *world_new(uint32_t layout)
     for (uint32_t d = 0; d < 2; d++) {
         w->engine[d].device = d;
         w->engine[d].transport = &epd_transport_host;
-        assert_int_equal(epd_chunks_create(&epd_transport_host, &w->engine[d].chunks, NULL), EPD_OK);
+        assert_int_equal(epd_chunks_create(&epd_transport_host, &w->engine[d].chunks, NULL),
+                         EPD_OK);
         assert_int_equal(epd_workers_create(1, &w->engine[d].workers, NULL), EPD_OK);
     }
     struct epd_msg_group msg = {
         .group = GROUP,
         .generation = 1,
         .armed = 1,
-        .shape = {.ranks = R, .experts = E, .max_tokens = B, .topk = K, .hidden = H,
-                  .dtype = EPD_DTYPE_FP32, .mode = EPD_MODE_LL, .layout = layout},
+        .shape = {.ranks = R,
+                  .experts = E,
+                  .max_tokens = B,
+                  .topk = K,
+                  .hidden = H,
+                  .dtype = EPD_DTYPE_FP32,
+                  .mode = EPD_MODE_LL,
+                  .layout = layout},
         .timeout_ms = 1000,
         .first_timeout_ms = 1000,
         .present = (1u << R) - 1,
@@ -232,8 +239,7 @@ static uint64_t submit(struct world *w, uint32_t rank, struct epd_entry e)
 
 static bool poll_one(struct world *w, uint32_t rank, struct epd_completion *out)
 {
-    const struct epd_completion *c =
-        epd_ring_completion(w->ring[rank], DEPTH, w->consumed[rank]);
+    const struct epd_completion *c = epd_ring_completion(w->ring[rank], DEPTH, w->consumed[rank]);
     if (__atomic_load_n(&c->seq, __ATOMIC_ACQUIRE) != w->consumed[rank] + 1)
         return false;
     *out = *c;
@@ -283,14 +289,16 @@ static void fill(struct world *w)
 static void dispatch_all(struct world *w, uint64_t epoch, uint64_t set)
 {
     for (uint32_t r = 0; r < R; r++)
-        submit(w, r, (struct epd_entry){.kind = EPD_OP_DISPATCH, .epoch = epoch,
-                                        .b = tokens_of(r), .set = set, .tag = 5});
+        submit(
+            w, r,
+            (struct epd_entry){
+                .kind = EPD_OP_DISPATCH, .epoch = epoch, .b = tokens_of(r), .set = set, .tag = 5});
 }
 static void combine_all(struct world *w, uint64_t epoch, uint64_t set)
 {
     for (uint32_t r = 0; r < R; r++)
-        submit(w, r, (struct epd_entry){.kind = EPD_OP_COMBINE, .epoch = epoch, .set = set,
-                                        .tag = 6});
+        submit(w, r,
+               (struct epd_entry){.kind = EPD_OP_COMBINE, .epoch = epoch, .set = set, .tag = 6});
 }
 static void expect_all(struct world *w, int status)
 {
@@ -471,9 +479,14 @@ static void test_mismatch(void **state)
 
 static void revoke_and(struct world *w, uint64_t epoch, int status, int rank)
 {
-    struct epd_msg_epoch m = {.h.seq = 9, .group = GROUP, .epoch = epoch,
-                              .generation = w->generation, .status = status,
-                              .rank = rank, .other_rank = -1, .phase = EPD_PHASE_COUNTS};
+    struct epd_msg_epoch m = {.h.seq = 9,
+                              .group = GROUP,
+                              .epoch = epoch,
+                              .generation = w->generation,
+                              .status = status,
+                              .rank = rank,
+                              .other_rank = -1,
+                              .phase = EPD_PHASE_COUNTS};
     for (uint32_t d = 0; d < 2; d++) {
         g_replied = 0;
         assert_int_equal(epd_groups_revoke(&w->engine[d], &m, NULL), EPD_OK);
@@ -500,8 +513,12 @@ static void test_late_rank(void **state)
     assert_int_equal(g_report.rank, 3);
     assert_int_equal(g_report.phase, EPD_PHASE_COUNTS);
     revoke_and(w, 0, EPD_ERANKLATE, 3);
-    struct epd_msg_epoch m = {.group = GROUP, .epoch = 0, .generation = 1,
-                              .status = EPD_ERANKLATE, .rank = 3, .other_rank = -1};
+    struct epd_msg_epoch m = {.group = GROUP,
+                              .epoch = 0,
+                              .generation = 1,
+                              .status = EPD_ERANKLATE,
+                              .rank = 3,
+                              .other_rank = -1};
     for (uint32_t d = 0; d < 2; d++)
         assert_int_equal(epd_groups_fail(&w->engine[d], &m, NULL), EPD_OK);
     run(w);
@@ -523,14 +540,20 @@ static void test_generation(void **state)
     fill(w);
     for (uint32_t r = 0; r < R - 1; r++)
         for (uint64_t e = 0; e < 2; e++)
-            submit(w, r, (struct epd_entry){.kind = EPD_OP_DISPATCH, .epoch = e, .set = e,
-                                            .b = tokens_of(r), .tag = 5});
+            submit(w, r,
+                   (struct epd_entry){
+                       .kind = EPD_OP_DISPATCH, .epoch = e, .set = e, .b = tokens_of(r), .tag = 5});
     run(w);
     revoke_and(w, EPD_EPOCH_ALL, 0, -1);
-    struct epd_msg_epoch m = {.group = GROUP, .epoch = EPD_EPOCH_ALL, .generation = 2,
-                              .status = EPD_ERANKLOST, .rank = 3, .other_rank = -1,
+    struct epd_msg_epoch m = {.group = GROUP,
+                              .epoch = EPD_EPOCH_ALL,
+                              .generation = 2,
+                              .status = EPD_ERANKLOST,
+                              .rank = 3,
+                              .other_rank = -1,
                               .present = (1u << R) - 1};
-    submit(w, 0, (struct epd_entry){.kind = EPD_OP_DISPATCH, .epoch = 2}); /* published, not taken */
+    submit(w, 0,
+           (struct epd_entry){.kind = EPD_OP_DISPATCH, .epoch = 2}); /* published, not taken */
     for (uint32_t d = 0; d < 2; d++)
         assert_int_equal(epd_groups_generation(&w->engine[d], &m, NULL), EPD_OK);
     for (uint32_t r = 0; r < R - 1; r++)
@@ -568,11 +591,14 @@ static void test_bad_entries(void **state)
         {{.kind = EPD_OP_DISPATCH, .b = 1, .in_row = UINT64_MAX}, EPD_EINVAL, EPD_FIELD_IN_ROW},
         {{.kind = EPD_OP_DISPATCH, .epoch = 1}, EPD_EORDER, EPD_FIELD_EPOCH},
         {{.kind = EPD_OP_DISPATCH, .reserved = {1}}, EPD_EINVAL, EPD_FIELD_RESERVED},
-        {{.kind = EPD_OP_DISPATCH, .flags = EPD_ENTRY_NOTIFY, .notify_offset = 64}, EPD_EINVAL,
+        {{.kind = EPD_OP_DISPATCH, .flags = EPD_ENTRY_NOTIFY, .notify_offset = 64},
+         EPD_EINVAL,
          EPD_FIELD_NOTIFY_OFFSET},
         {{.kind = EPD_OP_DISPATCH, .flags = EPD_ENTRY_NOTIFY, .notify_offset = UINT64_MAX - 7},
-         EPD_EINVAL, EPD_FIELD_NOTIFY_OFFSET},
-        {{.kind = EPD_OP_DISPATCH, .flags = EPD_ENTRY_B_INDIRECT, .b_offset = 62}, EPD_EINVAL,
+         EPD_EINVAL,
+         EPD_FIELD_NOTIFY_OFFSET},
+        {{.kind = EPD_OP_DISPATCH, .flags = EPD_ENTRY_B_INDIRECT, .b_offset = 62},
+         EPD_EINVAL,
          EPD_FIELD_B_OFFSET},
         {{.kind = EPD_OP_COMBINE, .epoch = 0}, EPD_EORDER, EPD_FIELD_EPOCH},
         {{.kind = EPD_OP_RELEASE, .epoch = 0}, EPD_EORDER, EPD_FIELD_EPOCH},
@@ -601,9 +627,12 @@ static void test_notify_and_indirect(void **state)
         const uint32_t b = tokens_of(r);
         memcpy((char *)w->mem[r]->control + 4, &b, 4);
         w->mem[r]->control[2] = 0;
-        submit(w, r, (struct epd_entry){.kind = EPD_OP_DISPATCH, .tag = 5,
-                                        .flags = EPD_ENTRY_NOTIFY | EPD_ENTRY_B_INDIRECT,
-                                        .b_offset = 4, .notify_offset = 16});
+        submit(w, r,
+               (struct epd_entry){.kind = EPD_OP_DISPATCH,
+                                  .tag = 5,
+                                  .flags = EPD_ENTRY_NOTIFY | EPD_ENTRY_B_INDIRECT,
+                                  .b_offset = 4,
+                                  .notify_offset = 16});
     }
     expect_all(w, EPD_OK);
     check_expert_rows(w, 0);
@@ -620,8 +649,11 @@ static void test_skipped_combine(void **state)
     dispatch_all(w, 0, 0);
     expect_all(w, EPD_OK);
     for (uint32_t r = 0; r < R; r++) /* rank 2 goes on without the combine */
-        submit(w, r, (struct epd_entry){.kind = r == 2 ? EPD_OP_DISPATCH : EPD_OP_COMBINE,
-                                        .epoch = r == 2, .set = r == 2, .b = tokens_of(r)});
+        submit(w, r,
+               (struct epd_entry){.kind = r == 2 ? EPD_OP_DISPATCH : EPD_OP_COMBINE,
+                                  .epoch = r == 2,
+                                  .set = r == 2,
+                                  .b = tokens_of(r)});
     run(w);
     assert_true(g_reports > 0);
     assert_int_equal(g_report.status, EPD_EMISMATCH);

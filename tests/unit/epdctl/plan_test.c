@@ -101,8 +101,7 @@ static void test_pattern(void **state)
     /* ((31*g + 7*h + 13*layer + (g div 257)*h*h) mod 257 - 128) / 128 */
     assert_true(replay_value(0, 0, 0) == -1.0f);
     assert_true(replay_value(1, 2, 3) == (31 * 2 + 7 * 3 + 13 - 128) / 128.0f);
-    assert_true(replay_value(1, 600, 5) ==
-                ((31 * 600 + 35 + 13 + 2 * 25) % 257 - 128) / 128.0f);
+    assert_true(replay_value(1, 600, 5) == ((31 * 600 + 35 + 13 + 2 * 25) % 257 - 128) / 128.0f);
 }
 
 static void test_exit_codes(void **state)
@@ -144,8 +143,8 @@ static void test_npy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),       cmocka_unit_test(test_bad),
-        cmocka_unit_test(test_pattern),    cmocka_unit_test(test_exit_codes),
+        cmocka_unit_test(test_good),    cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_pattern), cmocka_unit_test(test_exit_codes),
         cmocka_unit_test(test_npy),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

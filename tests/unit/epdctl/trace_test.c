@@ -22,7 +22,8 @@ static void test_good(void **state)
     (void)state;
     struct trace t;
     struct epd_error err;
-    assert_int_equal(parse(HEAD "3,0,0,1,2,5000,2500\n3,0,1,0,3,1,0\r\n7,0,0,3,3,9,9", &t, &err), 0);
+    assert_int_equal(parse(HEAD "3,0,0,1,2,5000,2500\n3,0,1,0,3,1,0\r\n7,0,0,3,3,9,9", &t, &err),
+                     0);
     assert_int_equal(t.experts, 4);
     assert_int_equal(t.topk, 2);
     assert_int_equal(t.n_layers, 2);

@@ -135,7 +135,8 @@ static int setup_world(void **state, bool guard)
         .methods = methods, .n_methods = 6, .frame_guard = guard, .idle_ms = 60000};
     if (epd_rpc_server_create(&w->loop, &options, &w->server, &err) != EPD_OK)
         fail_msg("%s", err.message);
-    assert_int_equal(epd_listener_open(&w->listener, g_path, SOCK_STREAM, 0600, NULL, &err), EPD_OK);
+    assert_int_equal(epd_listener_open(&w->listener, g_path, SOCK_STREAM, 0600, NULL, &err),
+                     EPD_OK);
     assert_int_equal(uv_poll_init(&w->loop, &w->accept, w->listener.fd), 0);
     assert_int_equal(uv_async_init(&w->loop, &w->stop, on_stop), 0);
     w->accept.data = w->stop.data = w;
@@ -364,9 +365,10 @@ static void test_rapid_reset(void **state)
     assert_int_equal(write(fd, "\0\0\0\x04\0\0\0\0\0", 9), 9);
     unsigned resets = 0;
     for (uint32_t stream = 1; stream < 40000; stream += 2) {
-        const uint8_t frames[] = {0, 0, 1, 1, 4, 0, 0, (uint8_t)(stream >> 8), (uint8_t)stream, 0x82,
-                                  0, 0, 4, 3, 0, 0, 0, (uint8_t)(stream >> 8), (uint8_t)stream,
-                                  0, 0, 0, 8};
+        const uint8_t frames[] = {
+            0, 0, 1, 1, 4, 0, 0, (uint8_t)(stream >> 8), (uint8_t)stream, 0x82,
+            0, 0, 4, 3, 0, 0, 0, (uint8_t)(stream >> 8), (uint8_t)stream, 0,
+            0, 0, 8};
         if (send(fd, frames, sizeof(frames), MSG_NOSIGNAL) != (ssize_t)sizeof(frames))
             break;
         resets++;
