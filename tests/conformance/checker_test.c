@@ -119,6 +119,10 @@ static void damage_fields(struct bench *b)
     b->dispatch.status = EPD_EINTERNAL;
     check_true(!passes(b), "a failed status is not seen");
     b->dispatch.status = EPD_OK;
+    b->s.turn[1].released = 1;
+    check_true(!passes(b), "a dispatch that came before a release is not seen");
+    b->dispatch.released_epoch = 1;
+    check_true(passes(b), "a dispatch that came after a release");
     b->dispatch.epoch++;
     check_true(!passes(b), "another epoch is not seen");
     b->dispatch.epoch--;

@@ -216,6 +216,40 @@ static void third_unreleased(void **state)
     cluster_close(&c);
 }
 
+/* Ranks 0 and 1 combine epoch 0 and dispatch epoch 1 into the memory that epoch 0's rows are in;
+ * rank 2 combines epoch 0 much later: nothing may be written before it has read. */
+static void held_while_peers_read(void **state)
+{
+    (void)state;
+    struct cluster c;
+    cluster_open(&c, &g_daemon,
+                 &(struct cluster_spec){.ranks = 3,
+                                        .devices = 2,
+                                        .layout = EPD_LAYOUT_RANK_MAJOR,
+                                        .sets = 1,
+                                        .flags = SEAT_IN_PLACE,
+                                        .b_pattern = B_FULL});
+    for (uint32_t r = 0; r < 3; r++)
+        (void)agent_dispatch(&c.a[r], 0, 0);
+    for (uint32_t r = 0; r < 3; r++)
+        agent_wait_good(&c.a[r], 0);
+    for (uint32_t r = 0; r < 3; r++) {
+        if (r == 2)
+            sleep_ms(100);
+        (void)agent_combine(&c.a[r], 0, 0);
+        (void)agent_dispatch(&c.a[r], 0, 1);
+    }
+    for (uint32_t n = 0; n < 2; n++) /* combine 0, dispatch 1 */
+        for (uint32_t r = 0; r < 3; r++)
+            agent_wait_good(&c.a[r], 0);
+    for (uint32_t r = 0; r < 3; r++)
+        (void)agent_combine(&c.a[r], 0, 1);
+    for (uint32_t r = 0; r < 3; r++)
+        agent_wait_good(&c.a[r], 0);
+    cluster_run(&c, RUN_PIPELINED, 2, 20);
+    cluster_close(&c);
+}
+
 static AGENT_COMMAND(cmd_flow)
 {
     struct seat *s = st->seat[0];
@@ -260,7 +294,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SUITE_TEST(bad_ids_expert_major), SUITE_TEST(bad_ids_rank_major),
         SUITE_TEST(bad_id_then_queued),   SUITE_TEST(bad_fields),
-        SUITE_TEST(third_unreleased),     SUITE_TEST(flow_control),
+        SUITE_TEST(third_unreleased),     SUITE_TEST(held_while_peers_read),
+        SUITE_TEST(flow_control),
     };
     return cmocka_run_group_tests_name("input", tests, suite_setup, suite_teardown);
 }

@@ -121,6 +121,8 @@ static const struct conf_case g_cases[] = {
     {"pipelined",      4,  16,   4,  16,  64,  BF,  EM, I64, 2, PLACE_ROUND,   2, .style = RUN_PIPELINED, .steps = 12, .sets = 2},
     {"pipelined-rm",   4,  16,   4,  16,  64,  BF,  RM, I64, 3, PLACE_ROUND,   3, .style = RUN_PIPELINED, .steps = 12, .sets = 2},
     {"pipelined-held", 4,  16,   4,  16,  64,  FP,  EM, I64, 2, PLACE_ROUND,   2, .style = RUN_PIPELINED, .steps = 12, .sets = 1, .flags = SEAT_IN_PLACE},
+    {"held-large",     3,  6,    3,  48,  1024, BF, RM, I64, 3, PLACE_ROUND,   3, .style = RUN_PIPELINED, .steps = 8, .sets = 1, .b = B_FULL, .flags = SEAT_IN_PLACE},
+    {"held-large-em",  3,  6,    3,  48,  1024, FP, EM, I64, 3, PLACE_ROUND,   3, .style = RUN_PIPELINED, .steps = 8, .sets = 1, .b = B_FULL, .flags = SEAT_IN_PLACE},
     {"two-in-flight",  4,  16,   4,  16,  64,  BF,  EM, I64, 2, PLACE_ROUND,   2, .style = RUN_TWO, .steps = 8, .sets = 2},
     {"two-in-flight-rm",4, 16,   4,  16,  64,  F32, RM, I64, 2, PLACE_ROUND,   2, .style = RUN_TWO, .steps = 8, .sets = 2},
     {"depth-2",        4,  16,   4,  16,  64,  BF,  EM, I64, 3, PLACE_UNEVEN,  2, .style = RUN_DEPTH2, .steps = 12, .sets = 2},

@@ -146,6 +146,7 @@ AGENT_COMMAND(cmd_rearm)
     struct seat *s = st->seat[cmd->slot];
     reply->status = epd_rearm(s->lease, &reply->err);
     seat_forgive(s);
+    s->combines = 0;
     reply->v[0] = epd_lease_generation(s->lease);
 }
 

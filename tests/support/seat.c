@@ -132,6 +132,7 @@ enum epd_status seat_dispatch(struct seat *s, uint32_t step, const struct seat_t
         .step = step,
         .b = workload_b(&s->c.w, step, s->c.rank),
         .set = (uint32_t)(epoch % s->c.sets),
+        .released = s->combines,
         .used = true,
     };
     write_inputs(s, turn, twist);
@@ -151,7 +152,10 @@ enum epd_status seat_combine(struct seat *s, uint64_t epoch, const struct seat_t
     submit.out_row = submit.in_row;
     if (twist)
         submit.tag ^= twist->tag_xor;
-    return epd_combine(s->combine, &submit, ticket);
+    enum epd_status status = epd_combine(s->combine, &submit, ticket);
+    if (status == EPD_OK)
+        s->combines = epoch + 1;
+    return status;
 }
 
 /* ---- experts ---------------------------------------------------------------------------- */

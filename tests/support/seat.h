@@ -36,6 +36,7 @@ struct seat_config {
 struct seat_turn {
     uint64_t epoch;
     uint32_t step, b, set;
+    uint64_t released; /* at least so many epochs are released when the dispatch completes */
     bool used;
 };
 
@@ -52,6 +53,7 @@ struct seat {
     size_t recv, rows, counts, ranges, src, recv_ids, recv_weights;
     size_t x_stride, ids_stride, weights_stride, recv_stride, rows_stride, result_stride;
     struct seat_turn turn[SEAT_TURNS];
+    uint64_t combines; /* newest epoch whose combine was submitted, + 1; 0 again after a rearm */
 };
 
 /* Lease, allocate, bind. NULL and *err (status) on failure. */

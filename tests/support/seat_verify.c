@@ -104,6 +104,12 @@ static bool fields(struct seat *s, const struct epd_result *r, const struct seat
                        epd_result_describe(r, text, sizeof(text)));
         return false;
     }
+    if (r->kind == EPD_OP_DISPATCH && r->released_epoch < turn->released) {
+        (void)snprintf(where, SEAT_TEXT,
+                       "%llu epochs released at its completion, at least %llu should be",
+                       (unsigned long long)r->released_epoch, (unsigned long long)turn->released);
+        return false;
+    }
     if (turn->used && turn->epoch == r->epoch && r->epoch_consumed == 1 &&
         r->tag == workload_tag(&s->c.w, turn->step))
         return true;
