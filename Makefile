@@ -161,6 +161,15 @@ $(O)/kernels/%.o: kernels/%.cu $(wildcard kernels/*.cuh kernels/*.h proto/*.h)
 	    -Xptxas -v -c $< -o $@ 2>$@.log || { cat $@.log; exit 1; }
 	@! grep -E '[1-9][0-9]* bytes stack frame' $@.log
 
+GPU_TESTS := $(if $(KERNELS),$(patsubst %.cu,$(O)/%,$(wildcard tests/gpu/*_test.cu)))
+$(O)/tests/gpu/%: tests/gpu/%.cu $(KERNELS)
+	$(call say,NVCC,$<)
+	@mkdir -p $(dir $@)
+	$(Q)$(NVCC) -std=c++17 -O2 -arch=sm_90 -I. -o $@ $< $(KERNELS)
+gpu-tests: $(GPU_TESTS) ## compile the GPU tests (needs nvcc)
+test-gpu: gpu-tests ## GPU tests (needs nvcc and a GPU)
+	@for t in $(GPU_TESTS); do echo "== $$t"; $$t || exit 1; done
+
 # ---- archives and programs ----
 define ARCHIVE
 $(O)/lib/$(1).a: $(call obj,$(SRC_$(1)))
@@ -251,7 +260,7 @@ dist: all ## relocatable folder as a tarball
 clean: ## remove the build folder
 	$(Q)rm -rf $(O)
 
-.PHONY: help all deps kernels test asan tsan demo check bench fuzz fuzz-run lint lint-run lint-format lint-layers \
+.PHONY: help all deps kernels gpu-tests test-gpu test asan tsan demo check bench fuzz fuzz-run lint lint-run lint-format lint-layers \
     lint-sizes lint-headers lint-tidy format install uninstall dist clean
 .SECONDARY:
 .DELETE_ON_ERROR:
