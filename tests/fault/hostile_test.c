@@ -272,12 +272,12 @@ static void *flip(void *arg)
     const size_t n = SEAT_TURNS * (size_t)s->c.w.shape.max_tokens * s->c.w.shape.topk;
     int64_t *ids = (int64_t *)(void *)(s->in.mem + s->ids);
     while (!atomic_load_explicit(&f->stop, memory_order_relaxed)) {
-        const int64_t id = (int64_t)rng_below(&rng, 4) == 0
+        const int64_t id = (int64_t)rng_below(&rng, 200) == 0
                                ? (int64_t)rng_next(&rng)
                                : (int64_t)rng_below(&rng, s->c.w.shape.experts);
         __atomic_store_n(&ids[rng_below(&rng, (uint32_t)n)], id, __ATOMIC_RELAXED);
         __atomic_store_n((uint32_t *)(void *)(s->in.mem + s->control),
-                         (uint32_t)rng_next(&rng) % 40u, __ATOMIC_RELAXED);
+                         (uint32_t)rng_next(&rng) % 20u, __ATOMIC_RELAXED);
     }
     return NULL;
 }
@@ -334,7 +334,7 @@ static void inputs_that_change(void **state)
     struct agent_reply r = agent_call(&c.a[0], &cmd);
     measured("inputs that change: %d ops good, %d refused", (int)r.v[0], (int)r.v[1]);
     check_int(r.v[0] + r.v[1], 400, "completions");
-    check_true(r.v[1] > 0, "nothing bad was ever seen: the test shows nothing");
+    check_true(r.v[0] > 0 && r.v[1] > 0, "only good or only bad was seen: the test shows nothing");
     cluster_run(&c, RUN_PLAIN, 0, 2);
     cluster_collect_run(&victim);
     cluster_close(&c);
