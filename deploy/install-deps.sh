@@ -6,7 +6,7 @@
 set -eu
 BUILD="gcc make pkg-config clang clang-format clang-tidy libclang-rt-14-dev libgrpc-dev
 libprotobuf-c-dev protobuf-c-compiler protobuf-compiler libuv1-dev libcmocka-dev libjansson-dev
-libinih-dev python3 python3-grpcio python3-protobuf python3-grpc-tools patchelf xz-utils git"
+libinih-dev python3 python3-yaml python3-grpcio python3-protobuf python3-grpc-tools patchelf xz-utils git"
 RUNTIME="libgrpc29 libprotobuf-c1 libuv1 libjansson4 libinih1"
 
 mode=${1:-install}

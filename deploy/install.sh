@@ -68,3 +68,5 @@ for doc in README.md LICENSE CHANGELOG.md; do
     put 0644 "$doc" "$root/share/doc/epd/$doc"
 done
 put 0644 proto/README.md "$root/share/doc/epd/protocol.md"
+put 0644 tests/data/dsv2lite-translation-small.csv "$root/share/epd/dsv2lite-translation-small.csv"
+put 0644 tests/data/LICENSE-esft.txt "$root/share/doc/epd/LICENSE-esft.txt"
