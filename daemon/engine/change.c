@@ -375,7 +375,7 @@ bool epd_groups_pending(const struct epd_engine *engine)
         if (g->revoked_all || !g->armed)
             continue;
         FOR_SEATS(seat, g)
-        if (seat->op[seat->taken % EPD_OP_WINDOW].state == EPD_OP_FREE && epd_ring_has_entry(seat))
+        if (epd_op_pending(seat))
             return true;
     }
     return false;

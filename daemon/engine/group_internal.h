@@ -215,6 +215,8 @@ void epd_route_run(void *op, uint32_t index);
 
 /* op.c */
 bool epd_op_take(struct epd_seat *seat); /* one entry; false: none or no room */
+/* After `sleeping` was set: would epd_op_take take one? */
+bool epd_op_pending(const struct epd_seat *seat);
 void epd_op_set_state(struct epd_op *op, enum epd_op_state state);
 void epd_op_finish(struct epd_op *op, const struct epd_cause *cause); /* NULL: success */
 void epd_op_start_batch(struct epd_op *op, void (*run)(void *, uint32_t), uint32_t count);

@@ -374,21 +374,32 @@ static enum epd_status validate(struct epd_op *op)
     return EPD_OK;
 }
 
-/* A dispatch whose epoch slot is still ending stays in the ring until that has ended. */
-static bool must_wait(const struct epd_seat *seat, const struct epd_op *op)
+/* Copy the next entry if there is one to take now. A dispatch whose epoch slot is still ending
+ * stays in the ring until that has ended. */
+static bool next_entry(const struct epd_seat *seat, struct epd_entry *out)
 {
+    if (seat->op[seat->taken % EPD_OP_WINDOW].state != EPD_OP_FREE || !epd_ring_peek(seat, out))
+        return false;
     const struct epd_turn *slot = &seat->turn[epd_exchange_slot(seat->next_dispatch)];
-    return op->entry.kind == EPD_OP_DISPATCH && slot->active &&
-           (slot->combined || slot->release_asked) &&
-           op->entry.group_generation == seat->group->generation;
+    return out->kind != EPD_OP_DISPATCH || !slot->active ||
+           !(slot->combined || slot->release_asked) ||
+           out->group_generation != seat->group->generation;
+}
+
+bool epd_op_pending(const struct epd_seat *seat)
+{
+    struct epd_entry entry;
+    return epd_ring_has_entry(seat) && next_entry(seat, &entry);
 }
 
 bool epd_op_take(struct epd_seat *seat)
 {
     struct epd_group *g = seat->group;
     struct epd_op *op = &seat->op[seat->taken % EPD_OP_WINDOW];
-    if (op->state != EPD_OP_FREE || !epd_ring_peek(seat, &op->entry) || must_wait(seat, op))
+    struct epd_entry entry;
+    if (!next_entry(seat, &entry))
         return false;
+    op->entry = entry;
     op->ticket = seat->taken++;
     op->seat = seat;
     op->turn = NULL;

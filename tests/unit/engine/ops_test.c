@@ -442,6 +442,41 @@ static void test_third_dispatch(void **state)
     world_free(w);
 }
 
+/* A dispatch that has to stay in the ring is no reason to stay awake. */
+static void test_waits_asleep(void **state)
+{
+    (void)state;
+    struct world *w = world_new(EPD_LAYOUT_EXPERT_MAJOR);
+    fill(w);
+    dispatch_all(w, 0, 0);
+    dispatch_all(w, 1, 1);
+    expect_all(w, EPD_OK);
+    for (uint32_t r = 0; r < R; r++)
+        expect(w, r, EPD_OK);
+    for (uint32_t r = 0; r < 3; r++) /* rank 3 reads nobody's rows */
+        for (uint64_t epoch = 0; epoch < 5; epoch++) {
+            if (epoch < 2)
+                submit(w, r,
+                       (struct epd_entry){
+                           .kind = EPD_OP_COMBINE, .epoch = epoch, .set = epoch, .tag = 6});
+            else
+                submit(w, r,
+                       (struct epd_entry){.kind = EPD_OP_DISPATCH,
+                                          .epoch = epoch,
+                                          .tag = 5,
+                                          .set = epoch % 2,
+                                          .b = tokens_of(r)});
+        }
+    run(w);
+    assert_false(epd_groups_pending(&w->engine[0]));
+    combine_all(w, 0, 0); /* ranks 0..2: a second one is refused; rank 3: its first */
+    run(w);
+    struct epd_completion c;
+    assert_true(poll_one(w, 3, &c));
+    assert_int_equal(c.status, EPD_OK);
+    world_free(w);
+}
+
 static void test_bad_ids(void **state)
 {
     (void)state;
@@ -664,11 +699,17 @@ static void test_skipped_combine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),      cmocka_unit_test(test_rank_major),
-        cmocka_unit_test(test_pipelined),       cmocka_unit_test(test_third_dispatch),
-        cmocka_unit_test(test_bad_ids),         cmocka_unit_test(test_mismatch),
-        cmocka_unit_test(test_late_rank),       cmocka_unit_test(test_generation),
-        cmocka_unit_test(test_bad_entries),     cmocka_unit_test(test_notify_and_indirect),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_rank_major),
+        cmocka_unit_test(test_pipelined),
+        cmocka_unit_test(test_third_dispatch),
+        cmocka_unit_test(test_waits_asleep),
+        cmocka_unit_test(test_bad_ids),
+        cmocka_unit_test(test_mismatch),
+        cmocka_unit_test(test_late_rank),
+        cmocka_unit_test(test_generation),
+        cmocka_unit_test(test_bad_entries),
+        cmocka_unit_test(test_notify_and_indirect),
         cmocka_unit_test(test_skipped_combine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
