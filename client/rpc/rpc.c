@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SOCKET_PATH_MAX 107u /* of sun_path */
+
 /* gRPC talks on stderr about every refused connection; the caller gets errors as values. */
 static void drop_log(gpr_log_func_args *args)
 {
@@ -59,6 +61,32 @@ static grpc_arg int_arg(const char *key, int value)
         .type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
 }
 
+/* Nobody polls the channel between calls, but the daemon closes connections that were idle for
+ * long: look before the next call is written to one that is gone. */
+void epd_rpc_look(grpc_completion_queue *cq)
+{
+    for (unsigned i = 0; i < 4; i++) /* gRPC takes one event a turn */
+        (void)grpc_completion_queue_pluck(cq, cq, gpr_inf_past(GPR_CLOCK_MONOTONIC), NULL);
+}
+
+/* "unix:" and the path as a URI has it: gRPC decodes %xx and stops at '?' and '#'. */
+static int make_target(const char *path, char *target, size_t size)
+{
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-~";
+    size_t n = (size_t)snprintf(target, size, "unix:");
+    if (strlen(path) > SOCKET_PATH_MAX)
+        return -1;
+    for (; *path != 0 && n + 4 <= size; path++) {
+        if (strchr(plain, *path) != NULL)
+            target[n++] = *path;
+        else
+            n += (size_t)snprintf(target + n, size - n, "%%%02X", (unsigned char)*path);
+    }
+    target[n] = 0;
+    return 0;
+}
+
 static int open_conn(const char *socket_path, struct epd_rpc_conn **out, char *errbuf,
                      size_t errlen)
 {
@@ -67,7 +95,8 @@ static int open_conn(const char *socket_path, struct epd_rpc_conn **out, char *e
     grpc_arg args[] = {
         int_arg("grpc.enable_http_proxy", 0),
         int_arg("grpc.service_config_disable_resolution", 1),
-        int_arg("grpc.enable_retries", 0),
+        /* Only of calls that no server has seen: there is no retry policy. */
+        int_arg("grpc.enable_retries", 1),
         int_arg("grpc.use_local_subchannel_pool", 1),
         int_arg("grpc.initial_reconnect_backoff_ms", 50),
         /* Also the time that a connection may take: a busy machine must not look like no daemon. */
@@ -77,13 +106,17 @@ static int open_conn(const char *socket_path, struct epd_rpc_conn **out, char *e
         int_arg("grpc.max_metadata_size", 64 << 10),
     };
     const grpc_channel_args channel_args = {sizeof(args) / sizeof(args[0]), args};
-    char target[128];
+    char target[3 * SOCKET_PATH_MAX + 16];
+    if (make_target(socket_path, target, sizeof(target)) != 0) {
+        (void)snprintf(errbuf, errlen, "%.64s...: a socket path has at most %u bytes", socket_path,
+                       SOCKET_PATH_MAX);
+        return EPD_EINVAL;
+    }
     struct epd_rpc_conn *conn = calloc(1, sizeof(*conn));
     if (conn == NULL) {
         (void)snprintf(errbuf, errlen, "no memory for a channel");
         return EPD_ENOMEM;
     }
-    (void)snprintf(target, sizeof(target), "unix:%s", socket_path);
     grpc_channel_credentials *creds = grpc_insecure_credentials_create();
     conn->channel = grpc_channel_create(target, creds, &channel_args);
     grpc_channel_credentials_release(creds);
@@ -129,9 +162,9 @@ static void run_unary(struct unary *u)
     (void)grpc_completion_queue_pluck(u->cq, u, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
 }
 
-static int call_once(struct epd_rpc_conn *conn, const char *method, const uint8_t *req,
-                     size_t req_len, int64_t timeout_ns, uint8_t **resp_out, size_t *resp_len_out,
-                     char *errbuf, size_t errlen)
+static int unary(struct epd_rpc_conn *conn, const char *method, const uint8_t *req, size_t req_len,
+                 int64_t timeout_ns, uint8_t **resp_out, size_t *resp_len_out, char *errbuf,
+                 size_t errlen)
 {
     struct unary u = {.cq = grpc_completion_queue_create_for_pluck(NULL),
                       .request = epd_rpc_bytes(req, req_len),
@@ -139,6 +172,7 @@ static int call_once(struct epd_rpc_conn *conn, const char *method, const uint8_
     grpc_slice path = grpc_slice_from_copied_string(method);
     grpc_metadata_array_init(&u.initial);
     grpc_metadata_array_init(&u.outcome.trailing);
+    epd_rpc_look(u.cq);
     u.call = grpc_channel_create_call(conn->channel, NULL, GRPC_PROPAGATE_DEFAULTS, u.cq, path,
                                       NULL, epd_rpc_deadline(timeout_ns), NULL);
     run_unary(&u);
@@ -162,24 +196,6 @@ static int call_once(struct epd_rpc_conn *conn, const char *method, const uint8_
     grpc_completion_queue_shutdown(u.cq);
     (void)grpc_completion_queue_pluck(u.cq, NULL, gpr_inf_past(GPR_CLOCK_MONOTONIC), NULL);
     grpc_completion_queue_destroy(u.cq);
-    return status;
-}
-
-/* The daemon closes connections that were idle for long. Nobody polls the channel between calls, so
- * it is the next call that finds the end of the old connection: that call was never read, and is
- * made again on a new one, once. */
-static int unary(struct epd_rpc_conn *conn, const char *method, const uint8_t *req, size_t req_len,
-                 int64_t timeout_ns, uint8_t **resp_out, size_t *resp_len_out, char *errbuf,
-                 size_t errlen)
-{
-    const int before = __atomic_exchange_n(&conn->connected, 0, __ATOMIC_RELAXED);
-    int status =
-        call_once(conn, method, req, req_len, timeout_ns, resp_out, resp_len_out, errbuf, errlen);
-    if (status == EPD_EUNREACHABLE && before != 0)
-        status = call_once(conn, method, req, req_len, timeout_ns, resp_out, resp_len_out, errbuf,
-                           errlen);
-    if (status != EPD_EUNREACHABLE)
-        __atomic_store_n(&conn->connected, 1, __ATOMIC_RELAXED);
     return status;
 }
 

@@ -12,9 +12,10 @@
 
 struct epd_rpc_conn {
     grpc_channel *channel;
-    int connected; /* atomic: the last call reached a daemon */
 };
 
+/* Let gRPC see what became of its connections. */
+void epd_rpc_look(grpc_completion_queue *cq);
 gpr_timespec epd_rpc_deadline(int64_t timeout_ns);
 grpc_byte_buffer *epd_rpc_bytes(const uint8_t *data, size_t len);
 /* malloc'ed copy of a received buffer; NULL: out of memory. */

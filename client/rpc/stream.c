@@ -36,6 +36,7 @@ int epd_rpc_stream_open(struct epd_rpc_conn *conn, const char *method, const uin
     s->outcome.details = grpc_empty_slice();
     grpc_metadata_array_init(&s->initial);
     grpc_metadata_array_init(&s->outcome.trailing);
+    epd_rpc_look(s->cq);
     s->call = grpc_channel_create_call(conn->channel, NULL, GRPC_PROPAGATE_DEFAULTS, s->cq, path,
                                        NULL, forever(), NULL);
     grpc_slice_unref(path);

@@ -17,13 +17,14 @@ struct epd_rpc_table {
     uint32_t abi; /* EPD_RPC_TABLE_ABI */
     uint32_t size;
     /* All `int` results are enum epd_status; on failure errbuf holds a message. */
-    /* A lazy channel to the unix socket. */
+    /* A lazy channel to the unix socket. EINVAL: the path is too long. */
     int (*open)(const char *socket_path, struct epd_rpc_conn **out, char *errbuf, size_t errlen);
     /* No call may be in progress. NULL is fine. */
     void (*close)(struct epd_rpc_conn *conn);
     /* Blocking call of "/pkg.Service/Method". *resp_out: free with `free_bytes`. timeout_ns > 0.
      * The daemon's own status when it sent one (trailer "epd-error-bin"); EUNREACHABLE when there
-     * is no daemon, ETIMEDOUT, ... */
+     * is no daemon or it went away before it answered (the call may have run: it is never made
+     * twice), ETIMEDOUT, ... */
     int (*unary)(struct epd_rpc_conn *conn, const char *method, const uint8_t *req, size_t req_len,
                  int64_t timeout_ns, uint8_t **resp_out, size_t *resp_len_out, char *errbuf,
                  size_t errlen);

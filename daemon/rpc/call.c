@@ -60,6 +60,15 @@ void epd_rpc_start_batch(struct epd_rpc_call *call, const grpc_op *ops, size_t n
     }
 }
 
+void epd_rpc_start_send(struct epd_rpc_call *call, const grpc_op *ops, size_t n,
+                        void (*fn)(void *obj, bool ok))
+{
+    call->send_tag = (struct epd_rpc_tag){.fn = fn, .obj = call};
+    call->sending = true;
+    call->send_started_ms = uv_now(call->server->loop);
+    epd_rpc_start_batch(call, ops, n, &call->send_tag);
+}
+
 /* ---- answers ---- */
 
 static size_t put_varint(uint8_t *to, uint64_t value)
@@ -117,6 +126,7 @@ static void on_sent(void *obj, bool ok)
 {
     struct epd_rpc_call *c = obj;
     (void)ok; /* the client is gone: nothing to tell it */
+    c->sending = false;
     epd_rpc_call_unref(c);
 }
 
@@ -143,8 +153,7 @@ void epd_rpc_call_reply(struct epd_rpc_call *call, const uint8_t *msg, size_t le
         {.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = bytes},
         epd_rpc_status_op(call, &trailer),
     };
-    call->send_tag = (struct epd_rpc_tag){.fn = on_sent, .obj = call};
-    epd_rpc_start_batch(call, ops, 3, &call->send_tag);
+    epd_rpc_start_send(call, ops, 3, on_sent);
     grpc_byte_buffer_destroy(bytes);
 }
 
@@ -160,8 +169,7 @@ void epd_rpc_call_fail(struct epd_rpc_call *call, enum epd_status status, const 
     epd_rpc_call_set_status(call, status == EPD_OK ? EPD_EINTERNAL : status, message);
     const grpc_op ops[] = {{.op = GRPC_OP_SEND_INITIAL_METADATA},
                            epd_rpc_status_op(call, &trailer)};
-    call->send_tag = (struct epd_rpc_tag){.fn = on_sent, .obj = call};
-    epd_rpc_start_batch(call, ops, 2, &call->send_tag);
+    epd_rpc_start_send(call, ops, 2, on_sent);
 }
 
 /* ---- arrival ---- */

@@ -21,6 +21,11 @@
  * taken for a new peer's. */
 #define FD_MIN 256
 
+static struct epd_rpc_conn **bucket(struct epd_rpc_server *server, int grpc_fd)
+{
+    return &server->conns[(unsigned)grpc_fd % EPD_RPC_CONN_BUCKETS];
+}
+
 static void on_poll_closed(uv_handle_t *handle)
 {
     struct epd_rpc_conn *conn = handle->data;
@@ -32,11 +37,12 @@ static void on_poll_closed(uv_handle_t *handle)
 
 static void conn_close(struct epd_rpc_conn *conn)
 {
-    struct epd_rpc_conn **at = &conn->server->conns;
+    struct epd_rpc_conn **at = bucket(conn->server, conn->grpc_fd);
     while (*at != conn)
         at = &(*at)->link;
     *at = conn->link;
     conn->server->n_conns--;
+    conn->uid->conns--;
     (void)uv_poll_stop(&conn->poll);
     uv_close((uv_handle_t *)&conn->poll, on_poll_closed);
 }
@@ -71,9 +77,11 @@ static enum epd_status watch(struct epd_rpc_conn *conn, struct epd_error *err)
     }
     conn->poll.data = conn;
     server->open_handles++;
-    conn->link = server->conns;
-    server->conns = conn;
+    struct epd_rpc_conn **at = bucket(server, conn->grpc_fd);
+    conn->link = *at;
+    *at = conn;
     server->n_conns++;
+    conn->uid->conns++;
     rc = uv_poll_start(&conn->poll, UV_DISCONNECT, on_disconnect);
     if (rc != 0) {
         conn_close(conn);
@@ -111,6 +119,12 @@ enum epd_status epd_rpc_server_add_connection(struct epd_rpc_server *server, int
     EPD_AUTO_CLOSE int given = -1;
     if (server->draining)
         return epd_fail(err, EPD_EDRAINING, "the daemon is draining");
+    struct epd_rpc_uid *uid = epd_rpc_uid_get(server, peer->uid);
+    if (uid == NULL)
+        return epd_fail(err, EPD_ENOMEM, "no memory for a user");
+    if (uid->conns >= EPD_RPC_CONNS_PER_UID)
+        return epd_fail(err, EPD_ELIMIT, "user %u has %u connections already", (unsigned)uid->uid,
+                        uid->conns);
     enum epd_status status = open_ends(server, &end, &given, err);
     if (status != EPD_OK)
         return status;
@@ -121,6 +135,7 @@ enum epd_status epd_rpc_server_add_connection(struct epd_rpc_server *server, int
                                   .id = ++server->next_conn,
                                   .grpc_fd = given,
                                   .peer = *peer,
+                                  .uid = uid,
                                   .fd = epd_steal_fd(&end)};
     status = watch(conn, err);
     if (status != EPD_OK)
@@ -139,7 +154,7 @@ bool epd_rpc_conn_identify(struct epd_rpc_call *call)
     gpr_free(peer);
     if (!is_fd)
         return false;
-    for (const struct epd_rpc_conn *c = call->server->conns; c != NULL; c = c->link) {
+    for (const struct epd_rpc_conn *c = *bucket(call->server, fd); c != NULL; c = c->link) {
         if (c->grpc_fd == fd) {
             call->peer = c->peer;
             call->conn_id = c->id;
@@ -151,15 +166,17 @@ bool epd_rpc_conn_identify(struct epd_rpc_call *call)
 
 void epd_rpc_conn_shutdown(struct epd_rpc_server *server, uint64_t id)
 {
-    for (struct epd_rpc_conn *c = server->conns; c != NULL; c = c->link)
-        if (c->id == id)
-            (void)shutdown(c->fd, SHUT_RDWR); /* gone already is fine */
+    for (unsigned i = 0; i < EPD_RPC_CONN_BUCKETS; i++)
+        for (struct epd_rpc_conn *c = server->conns[i]; c != NULL; c = c->link)
+            if (c->id == id)
+                (void)shutdown(c->fd, SHUT_RDWR); /* gone already is fine */
 }
 
 void epd_rpc_conn_close_all(struct epd_rpc_server *server)
 {
-    while (server->conns != NULL)
-        conn_close(server->conns);
+    for (unsigned i = 0; i < EPD_RPC_CONN_BUCKETS; i++)
+        while (server->conns[i] != NULL)
+            conn_close(server->conns[i]);
 }
 
 unsigned epd_rpc_server_connections(const struct epd_rpc_server *server)
@@ -173,7 +190,7 @@ struct epd_rpc_uid *epd_rpc_uid_get(struct epd_rpc_server *server, uid_t uid)
     for (struct epd_rpc_uid *u = server->uids; u != NULL; u = u->link) {
         if (u->uid == uid)
             return u;
-        if (u->calls == 0)
+        if (u->calls == 0 && u->conns == 0)
             free_slot = u;
     }
     if (free_slot == NULL) {

@@ -186,8 +186,10 @@ static bool serve(struct epd_guard *g, struct relay *r, uint64_t now)
 static void relay_free(struct epd_guard *g, struct relay *r)
 {
     for (int side = 0; side < 2; side++) {
-        /* Explicitly: a copy in a child that has not executed yet would keep it registered. */
+        /* Explicitly: a copy in a child that has not executed yet would keep it registered, and
+         * the other end waiting. */
         (void)epoll_ctl(g->epoll, EPOLL_CTL_DEL, r->fd[side], NULL);
+        (void)shutdown(r->fd[side], SHUT_RDWR);
         epd_close_fd(&r->fd[side]);
         free(r->pipe[side].rest);
     }

@@ -126,6 +126,8 @@ static grpc_server *create_server(const struct epd_rpc_options *options)
         int_arg("grpc.max_connection_idle_ms", (int)options->idle_ms),
         int_arg("grpc.so_reuseport", 0),
         int_arg("grpc.enable_channelz", 0),
+        /* It would allow clients longer frames, for which the guard cuts them off. */
+        int_arg("grpc.http2.bdp_probe", 0),
         {.type = GRPC_ARG_POINTER,
          .key = (char *)(uintptr_t) "grpc.resource_quota",
          .value.pointer = {.p = quota, .vtable = grpc_resource_quota_arg_vtable()}},

@@ -2,7 +2,8 @@
  * bytes. All callbacks run on the loop's thread; a completion-queue thread only posts to it. Only
  * unix connections that the caller accepted and identified are served (add_connection), plus, when
  * asked, a TCP port for methods that are public. Limits: 1 MiB a message, 64 KiB metadata, 512
- * streams a connection, 256 calls at once for one uid, 64 MiB of gRPC buffers. */
+ * streams a connection, 256 calls and 1024 connections at once for one uid, 64 MiB of gRPC buffers.
+ * A connection whose reader stalls for 10 s while an answer or message waits is cut off. */
 #ifndef EPD_RPC_SERVER_H
 #define EPD_RPC_SERVER_H
 
@@ -16,8 +17,9 @@
 
 #define EPD_RPC_MESSAGE_MAX (1024u * 1024u)
 #define EPD_RPC_CALLS_PER_UID 256u
+#define EPD_RPC_CONNS_PER_UID 1024u
 #define EPD_RPC_QUEUE_MAX 256u  /* messages queued on one stream */
-#define EPD_RPC_STALL_MS 10000u /* a stream whose reader takes nothing for so long is cut off */
+#define EPD_RPC_STALL_MS 10000u /* a reader that takes nothing for so long is cut off */
 
 struct epd_rpc_server;
 struct epd_rpc_call; /* reference counted; a handler that answers later takes a reference */
@@ -45,7 +47,8 @@ struct epd_rpc_options {
 
 enum epd_status epd_rpc_server_create(uv_loop_t *loop, const struct epd_rpc_options *options,
                                       struct epd_rpc_server **out, struct epd_error *err);
-/* Serve an accepted unix socket. fd is taken over, also on failure. */
+/* Serve an accepted unix socket. fd is taken over, also on failure. EPD_ELIMIT: the user has too
+ * many connections, or descriptors are short; EPD_EDRAINING. */
 enum epd_status epd_rpc_server_add_connection(struct epd_rpc_server *server, int fd,
                                               const struct epd_peer *peer, struct epd_error *err);
 unsigned epd_rpc_server_connections(const struct epd_rpc_server *server);

@@ -9,6 +9,8 @@
 
 #include "daemon/rpc/server.h"
 
+#define EPD_RPC_CONN_BUCKETS 256u
+
 /* One operation in gRPC's hands. The queue's thread stores `ok` and links the tag; the loop runs
  * fn. */
 struct epd_rpc_tag {
@@ -19,19 +21,20 @@ struct epd_rpc_tag {
 };
 
 struct epd_rpc_conn {
-    struct epd_rpc_conn *link;
+    struct epd_rpc_conn *link; /* of its bucket */
     struct epd_rpc_server *server;
     uint64_t id;
     int fd;      /* our copy, for identity and shutdown; owned */
     int grpc_fd; /* number that gRPC knows it by */
     struct epd_peer peer;
+    struct epd_rpc_uid *uid;
     uv_poll_t poll; /* tells when the client is gone */
 };
 
 struct epd_rpc_uid {
     struct epd_rpc_uid *link;
     uid_t uid;
-    unsigned calls;
+    unsigned calls, conns;
 };
 
 struct epd_rpc_registered {
@@ -46,9 +49,9 @@ struct epd_rpc_server {
     grpc_completion_queue *cq;
     pthread_t thread;
     bool started, draining, stopped;
-    struct epd_rpc_registered *registered; /* owned, n_methods */
-    struct epd_rpc_call *calls;            /* arrived and not freed */
-    struct epd_rpc_conn *conns;
+    struct epd_rpc_registered *registered;            /* owned, n_methods */
+    struct epd_rpc_call *calls;                       /* arrived and not freed */
+    struct epd_rpc_conn *conns[EPD_RPC_CONN_BUCKETS]; /* by grpc_fd */
     struct epd_rpc_uid *uids;
     struct epd_guard *guard; /* NULL: off */
     unsigned n_conns;
@@ -92,10 +95,10 @@ struct epd_rpc_call {
     /* the status to send last */
     grpc_status_code code;
     grpc_slice status_text, error_bytes;
+    uint64_t send_started_ms; /* while sending: a message or an answer */
     /* stream */
     struct epd_rpc_message *first, *last;
     unsigned queued;
-    uint64_t send_started_ms;
 };
 
 /* call.c */
@@ -112,12 +115,17 @@ void epd_rpc_call_set_status(struct epd_rpc_call *call, enum epd_status status,
 /* Hand a batch to gRPC; tag may be used once it has come back. */
 void epd_rpc_start_batch(struct epd_rpc_call *call, const grpc_op *ops, size_t n,
                          struct epd_rpc_tag *tag);
+/* The same for what the client has to take: one at a time, and watched for a reader that stalls. fn
+ * clears `sending`. */
+void epd_rpc_start_send(struct epd_rpc_call *call, const grpc_op *ops, size_t n,
+                        void (*fn)(void *obj, bool ok));
 /* conn.c */
 /* Fill the call's peer from gRPC's peer string. False: an unknown connection. */
 bool epd_rpc_conn_identify(struct epd_rpc_call *call);
 /* Break the connection of this id, if it still is there. */
 void epd_rpc_conn_shutdown(struct epd_rpc_server *server, uint64_t id);
 void epd_rpc_conn_close_all(struct epd_rpc_server *server);
+/* The row of a user; valid while its counts are not 0. NULL: out of memory. */
 struct epd_rpc_uid *epd_rpc_uid_get(struct epd_rpc_server *server, uid_t uid);
 /* server.c */
 void epd_rpc_handle_closed(struct epd_rpc_server *server);

@@ -31,8 +31,10 @@ static void on_sent(void *obj, bool ok)
 
 static void on_finished(void *obj, bool ok)
 {
+    struct epd_rpc_call *c = obj;
     (void)ok;
-    epd_rpc_call_unref(obj);
+    c->sending = false;
+    epd_rpc_call_unref(c);
 }
 
 static void send_status(struct epd_rpc_call *c)
@@ -45,8 +47,7 @@ static void send_status(struct epd_rpc_call *c)
     ops[n++] = epd_rpc_status_op(c, &trailer);
     c->sent_metadata = true;
     c->finishing = false;
-    c->send_tag = (struct epd_rpc_tag){.fn = on_finished, .obj = c};
-    epd_rpc_start_batch(c, ops, n, &c->send_tag);
+    epd_rpc_start_send(c, ops, n, on_finished);
 }
 
 void epd_rpc_stream_pump(struct epd_rpc_call *c)
@@ -69,10 +70,7 @@ void epd_rpc_stream_pump(struct epd_rpc_call *c)
         ops[n++] = (grpc_op){.op = GRPC_OP_SEND_INITIAL_METADATA};
     ops[n++] = (grpc_op){.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = m->bytes};
     c->sent_metadata = true;
-    c->sending = true;
-    c->send_started_ms = uv_now(c->server->loop);
-    c->send_tag = (struct epd_rpc_tag){.fn = on_sent, .obj = c};
-    epd_rpc_start_batch(c, ops, n, &c->send_tag);
+    epd_rpc_start_send(c, ops, n, on_sent);
     grpc_byte_buffer_destroy(m->bytes);
     free(m);
 }

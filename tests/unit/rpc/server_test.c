@@ -1,403 +1,449 @@
-/* The gRPC server on a real loop and real sockets, called through libepd-rpc's transport. */
-/* test-timeout: 120 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+/* The gRPC server on a real loop and real sockets, called through libepd-rpc's transport and by a
+ * hand-made HTTP/2 client. */
+/* test-timeout: 180 */
+#include "tests/unit/rpc/world.h"
 
-#include <cmocka.h>
-#include <dirent.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "client/rpc/table.h"
-#include "daemon/base/util.h"
-#include "daemon/ipc/listener.h"
-#include "daemon/ipc/peer.h"
-#include "daemon/rpc/health.h"
-#include "daemon/rpc/server.h"
-
-static char g_dir[64], g_path[100];
-
-struct world {
-    uv_loop_t loop;
-    struct epd_rpc_server *server;
-    struct epd_health *health;
-    struct epd_listener listener;
-    uv_poll_t accept;
-    uv_async_t stop;
-    pthread_t thread;
-    bool guard;
-    unsigned connections; /* as of stop */
-    struct epd_rpc_call *held;
-    int cancelled;
-};
-
-static void on_echo(struct epd_rpc_call *call, const uint8_t *msg, size_t len, void *ctx)
-{
-    (void)ctx;
-    epd_rpc_call_reply(call, msg, len);
-}
-static void on_whoami(struct epd_rpc_call *call, const uint8_t *msg, size_t len, void *ctx)
-{
-    char text[64];
-    (void)msg;
-    (void)len;
-    (void)ctx;
-    int n = snprintf(text, sizeof(text), "%d %u", (int)epd_rpc_call_peer(call)->pid,
-                     (unsigned)epd_rpc_call_peer(call)->uid);
-    epd_rpc_call_reply(call, (const uint8_t *)text, (size_t)n);
-}
-static void on_fail(struct epd_rpc_call *call, const uint8_t *msg, size_t len, void *ctx)
-{
-    (void)msg;
-    (void)len;
-    (void)ctx;
-    epd_rpc_call_fail(call, EPD_EBUSY, "seat 3 is leased by pid 7");
-}
-static void on_held_cancel(void *ctx)
-{
-    struct world *w = ctx;
-    __atomic_add_fetch(&w->cancelled, 1, __ATOMIC_SEQ_CST);
-    epd_rpc_call_unref(w->held);
-}
-static void on_hold(struct epd_rpc_call *call, const uint8_t *msg, size_t len, void *ctx)
-{
-    struct world *w = ctx;
-    (void)msg;
-    (void)len;
-    w->held = call;
-    epd_rpc_call_ref(call);
-    epd_rpc_call_on_cancel(call, on_held_cancel, w);
-}
-
-static void on_accept(uv_poll_t *poll, int status, int events)
-{
-    struct world *w = poll->data;
-    struct epd_peer peer;
-    struct epd_error err;
-    (void)status;
-    (void)events;
-    int fd = accept4(w->listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0)
-        return;
-    assert_int_equal(epd_peer_of_socket(fd, &peer, &err), EPD_OK);
-    if (epd_rpc_server_add_connection(w->server, fd, &peer, &err) != EPD_OK)
-        fprintf(stderr, "add_connection: %s\n", err.message);
-}
-
-static void on_drained(void *ctx)
-{
-    struct world *w = ctx;
-    epd_rpc_server_destroy(w->server);
-    uv_close((uv_handle_t *)&w->accept, NULL);
-    uv_close((uv_handle_t *)&w->stop, NULL);
-}
-static void on_stop(uv_async_t *async)
-{
-    struct world *w = async->data;
-    w->connections = epd_rpc_server_connections(w->server);
-    epd_rpc_server_drain(w->server, 200, on_drained, w);
-}
-
-static void *loop_main(void *arg)
-{
-    struct world *w = arg;
-    (void)uv_run(&w->loop, UV_RUN_DEFAULT);
-    return NULL;
-}
-
-static int setup_world(void **state, bool guard)
-{
-    static struct epd_rpc_method methods[8];
-    struct world *w = calloc(1, sizeof(*w));
-    struct epd_error err = {0};
-    strcpy(g_dir, "/tmp/epd-rpc-XXXXXX");
-    assert_non_null(mkdtemp(g_dir));
-    snprintf(g_path, sizeof(g_path), "%s/s", g_dir);
-    w->guard = guard;
-    assert_int_equal(uv_loop_init(&w->loop), 0);
-    w->health = epd_health_create();
-    methods[0] = (struct epd_rpc_method){"/t.T/Echo", EPD_RPC_UNARY, false, on_echo, w};
-    methods[1] = (struct epd_rpc_method){"/t.T/Whoami", EPD_RPC_UNARY, false, on_whoami, w};
-    methods[2] = (struct epd_rpc_method){"/t.T/Fail", EPD_RPC_UNARY, false, on_fail, w};
-    methods[3] = (struct epd_rpc_method){"/t.T/Hold", EPD_RPC_UNARY, false, on_hold, w};
-    epd_health_methods(w->health, methods + 4);
-    const struct epd_rpc_options options = {
-        .methods = methods, .n_methods = 6, .frame_guard = guard, .idle_ms = 60000};
-    if (epd_rpc_server_create(&w->loop, &options, &w->server, &err) != EPD_OK)
-        fail_msg("%s", err.message);
-    assert_int_equal(epd_listener_open(&w->listener, g_path, SOCK_STREAM, 0600, NULL, &err),
-                     EPD_OK);
-    assert_int_equal(uv_poll_init(&w->loop, &w->accept, w->listener.fd), 0);
-    assert_int_equal(uv_async_init(&w->loop, &w->stop, on_stop), 0);
-    w->accept.data = w->stop.data = w;
-    (void)uv_poll_start(&w->accept, UV_READABLE, on_accept);
-    assert_int_equal(pthread_create(&w->thread, NULL, loop_main, w), 0);
-    *state = w;
-    return 0;
-}
-static int setup(void **state)
-{
-    return setup_world(state, false);
-}
-static int setup_guarded(void **state)
-{
-    return setup_world(state, true);
-}
-
-static int teardown(void **state)
-{
-    struct world *w = *state;
-    (void)uv_async_send(&w->stop);
-    (void)pthread_join(w->thread, NULL);
-    (void)uv_run(&w->loop, UV_RUN_DEFAULT);
-    epd_health_destroy(w->health);
-    epd_listener_close(&w->listener);
-    assert_int_equal(uv_loop_close(&w->loop), 0); /* nothing was left open */
-    free(w);
-    (void)rmdir(g_dir);
-    return 0;
-}
-
-static const struct epd_rpc_table *table(void)
-{
-    static const struct epd_rpc_table *t;
-    char path[512];
-    const char *lib = getenv("EPD_LIB_DIR");
-    if (t != NULL)
-        return t;
-    snprintf(path, sizeof(path), "%s/libepd-rpc.so", lib != NULL ? lib : "build/lib");
-    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (handle == NULL)
-        fail_msg("%s", dlerror());
-    const struct epd_rpc_table *(*get)(void);
-    *(void **)&get = dlsym(handle, EPD_RPC_TABLE_SYMBOL);
-    t = get();
-    return t;
-}
-
-static int call(struct epd_rpc_conn *conn, const char *method, const char *text, int64_t ms,
-                char *out, char *err)
-{
-    uint8_t *resp = NULL;
-    size_t len = 0;
-    int status = table()->unary(conn, method, (const uint8_t *)text, strlen(text), ms * 1000000,
-                                &resp, &len, err, 256);
-    if (status == EPD_OK && out != NULL)
-        snprintf(out, 256, "%.*s", (int)len, (const char *)resp);
-    table()->free_bytes(resp);
-    return status;
-}
-
-static struct epd_rpc_conn *open_conn(void)
-{
-    struct epd_rpc_conn *conn = NULL;
-    char err[256];
-    assert_int_equal(table()->open(g_path, &conn, err, sizeof(err)), EPD_OK);
-    return conn;
-}
+#include "tests/unit/rpc/http2.h"
 
 static void test_unary(void **state)
 {
-    (void)state;
+    struct world *w = *state;
     char out[256], err[256], want[64];
-    struct epd_rpc_conn *conn = open_conn();
-    assert_int_equal(call(conn, "/t.T/Echo", "hello", 5000, out, err), EPD_OK);
+    struct epd_rpc_conn *conn = open_path(w->path);
+    assert_int_equal(call(conn, M_ECHO, "hello", 5000, out, err), EPD_OK);
     assert_string_equal(out, "hello");
-    assert_int_equal(call(conn, "/t.T/Whoami", "x", 5000, out, err), EPD_OK);
+    assert_int_equal(call(conn, M_ECHO, "", 5000, out, err), EPD_OK);
+    assert_string_equal(out, "");
+    assert_int_equal(call(conn, M_WHOAMI, "x", 5000, out, err), EPD_OK);
     snprintf(want, sizeof(want), "%d %u", (int)getpid(), (unsigned)getuid());
     assert_string_equal(out, want);
-    assert_int_equal(call(conn, "/t.T/Fail", "x", 5000, out, err), EPD_EBUSY);
+    assert_int_equal(call(conn, M_FAIL, "x", 5000, out, err), EPD_EBUSY);
     assert_string_equal(err, "seat 3 is leased by pid 7");
     assert_int_equal(call(conn, "/t.T/Nothing", "x", 5000, out, err), EPD_EUNSUPPORTED);
     table()->close(conn);
 }
 
-static void test_limits(void **state)
+static void test_size(void **state)
 {
-    (void)state;
-    char err[256];
-    struct epd_rpc_conn *conn = open_conn();
+    struct world *w = *state;
+    char err[256], out[256];
+    struct epd_rpc_conn *conn = open_path(w->path);
     char *big = malloc((2u << 20) + 1);
     memset(big, 'x', 2u << 20);
     big[2u << 20] = 0;
-    assert_int_equal(call(conn, "/t.T/Echo", big, 5000, NULL, err), EPD_ELIMIT);
+    assert_int_equal(call(conn, M_ECHO, big, 5000, NULL, err), EPD_ELIMIT);
+    big[EPD_RPC_MESSAGE_MAX + 1] = 0;
+    assert_int_equal(call(conn, M_ECHO, big, 5000, NULL, err), EPD_ELIMIT);
+    big[EPD_RPC_MESSAGE_MAX] = 0;
+    assert_int_equal(call(conn, M_ECHO, big, 5000, out, err), EPD_OK);
     free(big);
-    assert_int_equal(call(conn, "/t.T/Echo", "still here", 5000, NULL, err), EPD_OK);
+    assert_int_equal(call(conn, M_ECHO, "still here", 5000, NULL, err), EPD_OK);
     table()->close(conn);
 }
 
-static void test_deadline_and_cancel(void **state)
+static void test_deadline(void **state)
 {
     struct world *w = *state;
     char err[256];
-    struct epd_rpc_conn *conn = open_conn();
-    assert_int_equal(call(conn, "/t.T/Hold", "x", 100, NULL, err), EPD_ETIMEDOUT);
-    for (unsigned i = 0; i < 200 && __atomic_load_n(&w->cancelled, __ATOMIC_SEQ_CST) == 0; i++)
-        usleep(10000);
-    assert_int_equal(__atomic_load_n(&w->cancelled, __ATOMIC_SEQ_CST), 1);
+    struct epd_rpc_conn *conn = open_path(w->path);
+    assert_int_equal(call(conn, M_HOLD, "x", 100, NULL, err), EPD_ETIMEDOUT);
+    EVENTUALLY(count_of(&w->cancelled) == 1);
+    assert_int_equal(call(conn, M_ECHO, "x", 5000, NULL, err), EPD_OK);
     table()->close(conn);
 }
 
-static void test_unreachable(void **state)
+static void next(struct epd_rpc_stream *stream, size_t want_len, int want_first)
 {
-    (void)state;
-    struct epd_rpc_conn *conn = NULL;
-    char err[256];
-    assert_int_equal(table()->open("/tmp/epd-no-such-socket", &conn, err, sizeof(err)), EPD_OK);
-    assert_int_equal(call(conn, "/t.T/Echo", "x", 2000, NULL, err), EPD_EUNREACHABLE);
-    table()->close(conn);
-}
-
-static void test_health_watch(void **state)
-{
-    (void)state;
-    struct epd_rpc_stream *stream = NULL;
     uint8_t *msg = NULL;
     size_t len = 0;
-    char err[256], out[256];
-    struct epd_rpc_conn *conn = open_conn();
-    assert_int_equal(call(conn, "/grpc.health.v1.Health/Check", "", 5000, out, err), EPD_OK);
-    assert_memory_equal(out, "\x08\x02", 2); /* NOT_SERVING */
-    assert_int_equal(call(conn, "/grpc.health.v1.Health/Check", "\x0a\x03xyz", 5000, out, err),
-                     EPD_ENOENT);
-    assert_int_equal(table()->stream_open(conn, "/grpc.health.v1.Health/Watch",
-                                          (const uint8_t *)"\x0a\x03xyz", 5, &stream, err, 256),
-                     EPD_OK);
-    assert_int_equal(table()->stream_next(stream, 5000000000, &msg, &len, err, 256), EPD_OK);
-    assert_int_equal(len, 2);
-    assert_memory_equal(msg, "\x08\x03", 2); /* SERVICE_UNKNOWN, and it stays open */
+    char err[256] = "";
+    const int status = table()->stream_next(stream, 10 * SECOND, &msg, &len, err, sizeof(err));
+    if (status != EPD_OK)
+        fail_msg("%d %s", status, err);
+    assert_int_equal(len, want_len);
+    assert_int_equal(msg[0], want_first);
     table()->free_bytes(msg);
-    assert_int_equal(table()->stream_next(stream, 50000000, &msg, &len, err, 256), EPD_ETIMEDOUT);
-    table()->stream_close(stream);
+}
+
+static struct epd_rpc_stream *open_stream(struct epd_rpc_conn *conn, const char *what)
+{
+    struct epd_rpc_stream *stream = NULL;
+    char err[256];
+    assert_int_equal(table()->stream_open(conn, M_FLOW, (const uint8_t *)what, strlen(what),
+                                          &stream, err, sizeof(err)),
+                     EPD_OK);
+    return stream;
+}
+
+static void test_stream(void **state)
+{
+    struct world *w = *state;
+    uint8_t *msg = NULL;
+    size_t len;
+    char err[256];
+    struct epd_rpc_conn *conn = open_path(w->path);
+    struct epd_rpc_stream *ended = open_stream(conn, "200 5000 .");
+    struct epd_rpc_stream *open = open_stream(conn, "3 10");
+    for (int i = 0; i < 200; i++)
+        next(ended, 5000, i);
+    assert_int_equal(table()->stream_next(ended, SECOND, &msg, &len, err, 256), EPD_ECANCELED);
+    assert_int_equal(table()->stream_next(ended, SECOND, &msg, &len, err, 256), EPD_ECANCELED);
+    table()->stream_close(ended);
+    for (int i = 0; i < 3; i++)
+        next(open, 10, i);
+    assert_int_equal(table()->stream_next(open, SECOND / 20, &msg, &len, err, 256), EPD_ETIMEDOUT);
+    assert_int_equal(count_of(&w->flows), 1);
+    table()->stream_close(open); /* the handler learns of it */
+    EVENTUALLY(count_of(&w->flows) == 0);
     table()->close(conn);
 }
 
-static unsigned count_fds(void)
+/* A call that has run is not run again, whatever becomes of its answer. */
+static void test_never_twice(void **state)
 {
-    unsigned n = 0;
-    DIR *d = opendir("/proc/self/fd");
-    while (readdir(d) != NULL)
-        n++;
-    closedir(d);
-    return n;
-}
-
-static int64_t now_us(void)
-{
-    return (int64_t)(epd_now_ns() / 1000);
-}
-
-static void client_process(void)
-{
-    char err[256], out[256];
-    struct epd_rpc_conn *conn = open_conn();
-    for (unsigned i = 0; i < 50; i++)
-        if (call(conn, "/t.T/Echo", "abc", 20000, out, err) != EPD_OK) {
-            fprintf(stderr, "client: %s\n", err);
-            _exit(1);
-        }
+    struct world *w = *state;
+    char err[256];
+    struct epd_rpc_conn *conn = open_path(w->path);
+    for (int i = 1; i <= 5; i++) {
+        assert_int_equal(call(conn, M_ECHO, "x", 5000, NULL, err), EPD_OK);
+        assert_int_equal(call(conn, M_DROP, "x", 5000, NULL, err), EPD_EUNREACHABLE);
+        assert_int_equal(count_of(&w->drops), i);
+        EVENTUALLY(call(conn, M_ECHO, "x", 5000, NULL, err) == EPD_OK);
+    }
     table()->close(conn);
-    _exit(0);
 }
 
-/* fork without exec is not for gRPC: the children are made before this process uses it. */
-static void test_many_processes(void **state)
+/* The server closes what is idle; the next call does not notice. */
+static void test_idle(void **state)
 {
     (void)state;
-    char self[512], err[256];
-    enum { N = 24 };
-    pid_t pids[N];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-    assert_true(n > 0);
-    self[n] = 0;
+    for (int guard = 0; guard < 2; guard++) {
+        struct world *w = world_start(&(struct world_options){.guard = guard != 0, .idle_ms = 200});
+        char err[256] = "";
+        struct epd_rpc_conn *conn = open_path(w->path);
+        const int silent = h2_connect(w->path);
+        assert_int_equal(call(conn, M_ECHO, "x", 5000, NULL, err), EPD_OK);
+        for (int i = 0; i < 4; i++) {
+            EVENTUALLY(world_connections(w) == 0); /* the silent one as well */
+            if (call(conn, M_ECHO, "x", 5000, NULL, err) != EPD_OK)
+                fail_msg("%s", err);
+        }
+        assert_true(h2_ends(silent, 1000));
+        close(silent);
+        table()->close(conn);
+        world_stop(w);
+    }
+}
+
+/* ---- what gRPC's client does not do ---- */
+
+static void test_no_message(void **state)
+{
+    struct world *w = *state;
+    const int fd = h2_connect(w->path);
+    assert_true(h2_hello(fd));
+    assert_true(h2_open(fd, 1, M_ECHO, true));
+    assert_true(h2_sees(fd, "\x0bgrpc-status\x01\x33", 14, 5000)); /* INVALID_ARGUMENT */
+    assert_true(h2_open(fd, 3, "/no.Such/Method", true));
+    assert_true(h2_sees(fd, "\x0bgrpc-status\x02\x31\x32", 15, 5000)); /* UNIMPLEMENTED */
+    close(fd);
+}
+
+/* 256 calls at once are one user's share; nobody hangs. */
+static void test_calls_of_one_user(void **state)
+{
+    struct world *w = *state;
+    char err[256];
+    struct epd_rpc_conn *conn = open_path(w->path);
+    struct epd_rpc_stream *stream[EPD_RPC_CALLS_PER_UID + 1];
+    for (unsigned i = 0; i < EPD_RPC_CALLS_PER_UID; i++)
+        stream[i] = open_stream(conn, "1 1");
+    EVENTUALLY(count_of(&w->flows) == (int)EPD_RPC_CALLS_PER_UID);
+    assert_int_equal(call(conn, M_ECHO, "x", 5000, NULL, err), EPD_ELIMIT);
+    table()->stream_close(stream[0]);
+    EVENTUALLY(call(conn, M_ECHO, "x", 5000, NULL, err) == EPD_OK);
+    for (unsigned i = 1; i < EPD_RPC_CALLS_PER_UID; i++)
+        table()->stream_close(stream[i]);
+    table()->close(conn);
+}
+
+/* A user who keeps connecting is refused before the descriptors are gone. */
+static void test_connections_of_one_user(void **state)
+{
+    struct world *w = *state;
+    static int fd[EPD_RPC_CONNS_PER_UID + 8];
+    unsigned n = 0;
+    for (; n < EPD_RPC_CONNS_PER_UID + 8; n++)
+        assert_true((fd[n] = h2_connect(w->path)) >= 0);
+    EVENTUALLY(count_of(&w->refused) == 8);
+    assert_int_equal(world_connections(w), EPD_RPC_CONNS_PER_UID);
+    assert_true(h2_ends(fd[n - 1], 1000)); /* told at once */
+    while (n > 0)
+        close(fd[--n]);
+    EVENTUALLY(world_connections(w) == 0);
+}
+
+/* Readers that take nothing: a full queue is cut off at once, a stuck send after 10 s, of a stream
+ * as of a plain answer. */
+static void test_slow_readers(void **state)
+{
+    struct world *w = *state;
+    char err[256];
+    const int full = h2_connect(w->path), stuck = h2_connect(w->path);
+    const int plain = h2_connect(w->path);
+    assert_true(h2_hello(full) && h2_open(full, 1, M_FLOW, false));
+    assert_true(h2_message(full, 1, "400 4000", 8));
+    EVENTUALLY(count_of(&w->refused) == 1);
+    assert_true(h2_ends(full, 2000));
+    assert_true(h2_hello(stuck) && h2_open(stuck, 1, M_FLOW, false));
+    assert_true(h2_message(stuck, 1, "200 4000", 8)); /* more than the window of 64 KiB */
+    assert_true(h2_hello(plain) && h2_open(plain, 1, M_BIG, false)); /* the same */
+    assert_true(h2_message(plain, 1, "", 0));
+    usleep(200000);
+    assert_int_equal(world_connections(w), 2);
+    struct epd_rpc_conn *conn = open_path(w->path);
+    assert_int_equal(call(conn, M_ECHO, "others are served", 5000, NULL, err), EPD_OK);
+    table()->close(conn);
+    for (int i = 0; i < 13 * slow() && world_connections(w) > 0; i++)
+        sleep(1);
+    assert_int_equal(world_connections(w), 0);
+    assert_int_equal(count_of(&w->flows), 0);
+    close(full), close(stuck), close(plain);
+}
+
+static void test_rapid_reset(void **state)
+{
+    struct world *w = *state;
+    char err[256];
+    const int fd = h2_connect(w->path);
+    uint32_t stream = 1;
+    assert_true(h2_hello(fd));
+    for (; stream < 80001; stream += 2)
+        if (!h2_open(fd, stream, M_ECHO, false) ||
+            !h2_frame(fd, H2_RST_STREAM, 0, stream, "\0\0\0\x08", 4))
+            break;
+    assert_true(stream < 80001);
+    close(fd);
+    struct epd_rpc_conn *conn = open_path(w->path);
+    assert_int_equal(call(conn, M_ECHO, "others are served", 5000, NULL, err), EPD_OK);
+    table()->close(conn);
+}
+
+/* ---- many ---- */
+
+static unsigned g_spare;
+static void lower_descriptors(struct world *w)
+{
+    struct rlimit limit;
+    (void)w;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = count_fds() + g_spare;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+/* Connections come while descriptors are short by one, two, ...: whatever step fails, it is undone,
+ * and the server goes on. */
+static void test_no_descriptors(void **state)
+{
+    struct world *w = *state;
+    struct rlimit old;
+    int fd[4];
+    char err[256];
+    struct epd_rpc_conn *conn = open_path(w->path);
+    assert_int_equal(call(conn, M_ECHO, "x", 5000, NULL, err), EPD_OK);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
     const unsigned before = count_fds();
-    for (unsigned i = 0; i < N; i++) {
-        pids[i] = fork();
-        if (pids[i] == 0) {
-            execl(self, self, "--client", g_path, (char *)NULL);
-            _exit(127);
+    for (g_spare = 0; g_spare < 8; g_spare++) {
+        for (unsigned i = 0; i < 4; i++)
+            fd[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        world_do(w, lower_descriptors);
+        for (unsigned i = 0; i < 4; i++)
+            assert_true(h2_connect_fd(fd[i], w->path));
+        usleep(20000);
+        assert_int_equal(call(conn, M_ECHO, "meanwhile", 5000, NULL, err), EPD_OK);
+        for (unsigned i = 0; i < 4; i++)
+            close(fd[i]);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+        EVENTUALLY(world_connections(w) == 1);
+    }
+    struct epd_rpc_conn *again = open_path(w->path);
+    assert_int_equal(call(again, M_ECHO, "again", 5000, NULL, err), EPD_OK);
+    table()->close(again);
+    EVENTUALLY(count_fds() <= before);
+    table()->close(conn);
+}
+
+/* Programs of their own: this one, started again. --stream: until it is killed.
+ */
+static int client_main(const char *path, bool streams)
+{
+    char err[256], out[256], want[64];
+    struct epd_rpc_conn *conn = open_path(path);
+    snprintf(want, sizeof(want), "%d %u", (int)getpid(), (unsigned)getuid());
+    if (streams) {
+        struct epd_rpc_stream *stream = open_stream(conn, "5 100");
+        for (int i = 0; i < 5; i++)
+            next(stream, 100, i);
+        for (;;)
+            pause();
+    }
+    for (unsigned i = 0; i < 20; i++) {
+        if (call(conn, M_WHOAMI, "abc", 60000, out, err) != EPD_OK || strcmp(out, want) != 0) {
+            fprintf(stderr, "client: %s, %s\n", err, out);
+            return 1;
         }
     }
-    usleep(20000);
-    for (unsigned i = 0; i < N / 4; i++)
-        kill(pids[i], SIGKILL);
+    table()->close(conn);
+    return 0;
+}
+
+static pid_t start_client(const char *path, const char *kind)
+{
+    const pid_t pid = fork();
+    if (pid == 0) {
+        execl("/proc/self/exe", "client", kind, path, (char *)NULL);
+        _exit(127);
+    }
+    assert_true(pid > 0);
+    return pid;
+}
+
+static void test_many_clients(void **state)
+{
+    struct world *w = *state;
+    enum { N = 64 };
+    pid_t pids[N];
+    const unsigned before = count_fds();
+    for (unsigned i = 0; i < N; i++)
+        pids[i] = start_client(w->path, "--calls");
     for (unsigned i = 0; i < N; i++) {
         int code;
         assert_int_equal(waitpid(pids[i], &code, 0), pids[i]);
-        if (i >= N / 4)
-            assert_int_equal(code, 0);
+        assert_int_equal(code, 0);
     }
-    struct epd_rpc_conn *conn = open_conn();
-    const int64_t t = now_us();
-    for (unsigned i = 0; i < 200; i++)
-        assert_int_equal(call(conn, "/t.T/Echo", "x", 5000, NULL, err), EPD_OK);
-    printf("echo: %.0f us a call\n", (double)(now_us() - t) / 200.0);
-    table()->close(conn);
-    unsigned after = 0;
-    for (unsigned i = 0; i < 300; i++) {
-        after = count_fds();
-        if (after <= before + 2)
-            break;
-        usleep(10000);
-    }
-    assert_true(after <= before + 2);
+    EVENTUALLY(world_connections(w) == 0);
+    EVENTUALLY(count_fds() <= before + 1); /* last_fd */
 }
 
-/* A hand-made client: preface, SETTINGS, then HEADERS + RST_STREAM as fast as it can. */
-static void test_rapid_reset(void **state)
+static void test_killed_clients(void **state)
 {
-    (void)state;
-    struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    strcpy(addr.sun_path, g_path);
-    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
-    assert_int_equal(connect(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
-    assert_int_equal(write(fd, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 24), 24);
-    assert_int_equal(write(fd, "\0\0\0\x04\0\0\0\0\0", 9), 9);
-    unsigned resets = 0;
-    for (uint32_t stream = 1; stream < 40000; stream += 2) {
-        const uint8_t frames[] = {
-            0, 0, 1, 1, 4, 0, 0, (uint8_t)(stream >> 8), (uint8_t)stream, 0x82,
-            0, 0, 4, 3, 0, 0, 0, (uint8_t)(stream >> 8), (uint8_t)stream, 0,
-            0, 0, 8};
-        if (send(fd, frames, sizeof(frames), MSG_NOSIGNAL) != (ssize_t)sizeof(frames))
-            break;
-        resets++;
+    struct world *w = *state;
+    enum { N = 16 };
+    pid_t pids[N];
+    const unsigned before = count_fds();
+    for (unsigned i = 0; i < N; i++)
+        pids[i] = start_client(w->path, "--stream");
+    EVENTUALLY(count_of(&w->flows) == N);
+    for (unsigned i = 0; i < N; i++) {
+        assert_int_equal(kill(pids[i], SIGKILL), 0);
+        assert_int_equal(waitpid(pids[i], NULL, 0), pids[i]);
     }
-    printf("cut off after about %u resets\n", resets);
-    assert_true(resets < 19999);
-    close(fd);
+    EVENTUALLY(count_of(&w->flows) == 0);
+    EVENTUALLY(world_connections(w) == 0);
+    EVENTUALLY(count_fds() <= before + 1); /* last_fd */
+}
+
+/* ---- the end ---- */
+
+struct held_call {
+    struct epd_rpc_conn *conn;
+    int status;
+    char out[256], err[256];
+};
+static void *hold_main(void *arg)
+{
+    struct held_call *h = arg;
+    h->status = call(h->conn, M_HOLD, "x", 20000, h->out, h->err);
+    return NULL;
+}
+static bool g_holding;
+static void job_look(struct world *w)
+{
+    g_holding = w->held != NULL;
+}
+static void job_drain_then_answer(struct world *w)
+{
+    struct epd_rpc_call *held = w->held;
+    job_drain(w);
+    w->held = NULL;
+    epd_rpc_call_reply(held, (const uint8_t *)"in time", 7);
+    epd_rpc_call_unref(held);
+}
+
+/* An answer within the grace arrives, a stream is told, and what is not answered is cancelled. */
+static void drain_with(struct world *w, bool answer)
+{
+    uint8_t *msg = NULL;
+    size_t len;
     char err[256];
-    struct epd_rpc_conn *conn = open_conn();
-    assert_int_equal(call(conn, "/t.T/Echo", "others are served", 5000, NULL, err), EPD_OK);
-    table()->close(conn);
+    pthread_t thread;
+    struct held_call h = {.conn = open_path(w->path)};
+    struct epd_rpc_conn *other = open_path(w->path);
+    struct epd_rpc_stream *stream = open_stream(other, "1 1");
+    next(stream, 1, 0);
+    assert_int_equal(pthread_create(&thread, NULL, hold_main, &h), 0);
+    for (g_holding = false; !g_holding; usleep(1000))
+        world_do(w, job_look);
+    world_do(w, answer ? job_drain_then_answer : job_drain);
+    w->drained = true;
+    assert_int_equal(table()->stream_next(stream, 5 * SECOND, &msg, &len, err, sizeof(err)),
+                     EPD_EDRAINING);
+    (void)pthread_join(thread, NULL);
+    assert_int_equal(h.status == EPD_OK, answer);
+    if (answer)
+        assert_string_equal(h.out, "in time");
+    assert_int_equal(call(other, M_ECHO, "x", 200, NULL, err) == EPD_OK, false);
+    table()->stream_close(stream);
+    table()->close(other);
+    table()->close(h.conn);
+}
+static void test_drain_answered(void **state)
+{
+    drain_with(*state, true);
+}
+static void test_drain_cancelled(void **state)
+{
+    struct world *w = *state;
+    drain_with(w, false);
+    EVENTUALLY(count_of(&w->cancelled) == 1);
 }
 
 int main(int argc, char **argv)
 {
-    if (argc == 3 && strcmp(argv[1], "--client") == 0) {
-        snprintf(g_path, sizeof(g_path), "%s", argv[2]);
-        client_process();
-    }
+    if (argc == 3 && argv[1][0] == '-')
+        return client_main(argv[2], strcmp(argv[1], "--stream") == 0);
+#define PLAIN(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define GUARDED(name) cmocka_unit_test_setup_teardown(name, setup_guarded, teardown)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_unary, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_limits, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_deadline_and_cancel, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_unreachable, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_health_watch, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_many_processes, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_unary, setup_guarded, teardown),
-        cmocka_unit_test_setup_teardown(test_many_processes, setup_guarded, teardown),
-        cmocka_unit_test_setup_teardown(test_rapid_reset, setup_guarded, teardown),
+        PLAIN(test_unary),
+        GUARDED(test_unary),
+        PLAIN(test_size),
+        GUARDED(test_size),
+        PLAIN(test_deadline),
+        PLAIN(test_stream),
+        GUARDED(test_stream),
+        PLAIN(test_never_twice),
+        cmocka_unit_test(test_idle),
+        PLAIN(test_no_message),
+        PLAIN(test_calls_of_one_user),
+        PLAIN(test_connections_of_one_user),
+        PLAIN(test_slow_readers),
+        GUARDED(test_slow_readers),
+        GUARDED(test_rapid_reset),
+        PLAIN(test_no_descriptors),
+        GUARDED(test_no_descriptors),
+        PLAIN(test_many_clients),
+        GUARDED(test_many_clients),
+        PLAIN(test_killed_clients),
+        GUARDED(test_killed_clients),
+        PLAIN(test_drain_answered),
+        GUARDED(test_drain_answered),
+        PLAIN(test_drain_cancelled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
