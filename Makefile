@@ -5,6 +5,7 @@ O ?= build
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 DESTDIR ?=
+RETRY ?= 0
 T ?=
 J ?= 1
 FUZZ_SECONDS ?= 60
@@ -127,7 +128,7 @@ demo: deps ## the main job on the host backend
 	@$(TEST_ENV) tests/support/demo.sh
 check: all $(if $(T),$(foreach b,$(TEST_BINS),$(if $(findstring $(T),$(b)),$(b))),$(TEST_BINS))
 	@$(TEST_ENV) $(PYTHON) tests/support/run-tests.py --build $(O) --sanitizer '$(SAN)' --jobs $(J) \
-	    --filter '$(T)' $(ALL_TESTS)
+	    --filter '$(T)' --retry '$(RETRY)' $(ALL_TESTS)
 bench: all $(call bin_of,$(BENCH_SRC)) ## benchmarks
 	@for b in $(call bin_of,$(BENCH_SRC)); do echo "== $$b"; $(TEST_ENV) $$b || exit 1; done
 fuzz: deps ## FUZZ_SECONDS (60) of fuzzing for each target

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Runs tests, one line each, and ends with `N passed, N failed[, N skipped]`.
 
-usage: run-tests.py --build DIR [--filter TEXT] [--jobs N] [--sanitizer NAMES] SOURCE...
+usage: run-tests.py --build DIR [--filter TEXT] [--jobs N] [--sanitizer NAMES] [--retry 1] SOURCE...
+
+--retry 1 runs a failed test once more and says FLAKY when it then passes: for a loaded CI machine,
+never by default.
 
 A SOURCE is a tests/**/*_test.c (its program is DIR/tests/.../*_test), *_test.py or *_test.sh. The
 tests of a cmocka program count one by one, any other program counts as one. Exit status 77:
@@ -180,6 +183,7 @@ def main():
     parser.add_argument("--filter", default="")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--sanitizer", default="")
+    parser.add_argument("--retry", type=int, default=0)
     parser.add_argument("sources", nargs="*")
     args = parser.parse_args()
     args.prefix = fixed_addresses(args.sanitizer)
@@ -189,6 +193,11 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, args.jobs)) as pool:
         def one(source):
             result = run_one(source, args, env)
+            if result.failed and args.retry:
+                report(source, result)
+                result = run_one(source, args, env)
+                if not result.failed:
+                    result.note = "FLAKY: passed when run again, its first output is above"
             report(source, result)
             return result
         for result in pool.map(one, chosen):
