@@ -11,6 +11,8 @@ int ctl_exit_of(enum epd_status status)
     switch (status) {
     case EPD_OK:
         return CTL_OK;
+    case EPD_EINVAL: /* what the user asked for, refused here or by the daemon */
+        return CTL_USAGE;
     case EPD_EUNREACHABLE:
     case EPD_EDAEMONLOST:
         return CTL_UNREACHABLE;

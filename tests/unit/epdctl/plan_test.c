@@ -109,6 +109,7 @@ static void test_exit_codes(void **state)
     (void)state;
     assert_int_equal(ctl_exit_of(EPD_OK), 0);
     assert_int_equal(ctl_exit_of(EPD_EINTERNAL), 1);
+    assert_int_equal(ctl_exit_of(EPD_EINVAL), 2);
     assert_int_equal(ctl_exit_of(EPD_EUNREACHABLE), 3);
     assert_int_equal(ctl_exit_of(EPD_EPERM), 5);
     assert_int_equal(ctl_exit_of(EPD_EVERSION), 6);
