@@ -131,6 +131,8 @@ check: all $(if $(T),$(foreach b,$(TEST_BINS),$(if $(findstring $(T),$(b)),$(b))
 	    --filter '$(T)' --retry '$(RETRY)' $(ALL_TESTS)
 bench: all $(call bin_of,$(BENCH_SRC)) ## benchmarks
 	@for b in $(call bin_of,$(BENCH_SRC)); do echo "== $$b"; $(TEST_ENV) $$b || exit 1; done
+mutants: deps ## seeded faults: each must fail a test (T=pattern: some; J=2: two at a time)
+	+@$(PYTHON) tests/mutants/mutants.py --build $(O)/mutants --jobs $(J) --filter '$(T)'
 fuzz: deps ## FUZZ_SECONDS (60) of fuzzing for each target
 	$(SUB) O=$(O)/fuzz CC=clang FUZZ=1 fuzz-run
 fuzz-run: $(call bin_of,$(FUZZ_SRC))
@@ -261,7 +263,7 @@ dist: all ## relocatable folder as a tarball
 clean: ## remove the build folder
 	$(Q)rm -rf $(O)
 
-.PHONY: help all deps kernels gpu-tests test-gpu test asan tsan demo check bench fuzz fuzz-run lint lint-run lint-format lint-layers \
+.PHONY: help all deps kernels gpu-tests test-gpu test asan tsan demo check bench mutants fuzz fuzz-run lint lint-run lint-format lint-layers \
     lint-sizes lint-headers lint-tidy format install uninstall dist clean
 .SECONDARY:
 .DELETE_ON_ERROR:
