@@ -60,7 +60,8 @@ static inline int trap_end(void)
 /* n pages of fresh memory, NULL on failure. */
 static inline uint8_t *trap_pages(size_t n)
 {
-    void *base = mmap(NULL, n * TRAP_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *base =
+        mmap(NULL, n * TRAP_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return base == MAP_FAILED ? NULL : base;
 }
 

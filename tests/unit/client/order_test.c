@@ -65,7 +65,8 @@ static void post_and_die(void)
     g_fake.page->state = EPD_ENGINE_DAEMON_LOST;
 }
 
-/* The engine posts and dies after the waiter has looked at the ring and before it looks for deaths. */
+/* The engine posts and dies after the waiter has looked at the ring and before it looks for deaths.
+ */
 static void posted_before_a_death(void **state)
 {
     (void)state;

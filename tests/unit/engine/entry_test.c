@@ -152,9 +152,8 @@ static void lent_rows_outside_their_chunk(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        SOLO(bad_combines),     SOLO(weights_by_selection),
-        SOLO(ranges_by_source), SOLO(bad_descriptors),
-        SOLO(credit_outside_its_chunk), SOLO(lent_rows_outside_their_chunk),
+        SOLO(bad_combines),    SOLO(weights_by_selection),     SOLO(ranges_by_source),
+        SOLO(bad_descriptors), SOLO(credit_outside_its_chunk), SOLO(lent_rows_outside_their_chunk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,11 +41,8 @@ static void route(uint32_t layout, uint64_t present, const int32_t *row)
     g.desc.ids_type = EPD_IDS_INT32;
     g.desc.array[EPD_ARRAY_IDS] =
         (struct epd_array_map){.base = (uint8_t *)g.given, .stride = sizeof(g.given[0])};
-    g.turn = (struct epd_turn){.ids = g.ids,
-                               .terms = g.terms,
-                               .n_terms = g.n_terms,
-                               .count = g.count,
-                               .base = g.base};
+    g.turn = (struct epd_turn){
+        .ids = g.ids, .terms = g.terms, .n_terms = g.n_terms, .count = g.count, .base = g.base};
     g.op = (struct epd_op){.seat = &g.seat, .turn = &g.turn, .desc = &g.desc, .b = B};
     epd_route_run(&g.op, 0);
 }

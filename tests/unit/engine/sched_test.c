@@ -181,8 +181,8 @@ static void deadline_ends_the_sleep(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sleeps_when_idle),         cmocka_unit_test(entry_keeps_it_awake),
-        cmocka_unit_test(bell_keeps_it_awake),      cmocka_unit_test(own_batch_keeps_it_awake),
+        cmocka_unit_test(sleeps_when_idle),        cmocka_unit_test(entry_keeps_it_awake),
+        cmocka_unit_test(bell_keeps_it_awake),     cmocka_unit_test(own_batch_keeps_it_awake),
         cmocka_unit_test(deadline_ends_the_sleep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

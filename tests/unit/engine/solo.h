@@ -73,8 +73,7 @@ static struct solo {
     (struct epd_array_ref)                                                                         \
     {                                                                                              \
         .chunk = 100 + (rank), .offset = offsetof(struct mem, member),                             \
-        .bytes = sizeof(((struct mem *)0)->member),                                                \
-        .stride = sizeof(((struct mem *)0)->member[0])                                             \
+        .bytes = sizeof(((struct mem *)0)->member), .stride = sizeof(((struct mem *)0)->member[0]) \
     }
 
 static inline struct epd_msg_desc dispatch_desc(uint32_t rank)
@@ -138,7 +137,8 @@ static inline void lease(uint32_t rank)
         fail_msg("%s", err.message);
 }
 
-/* Every token of rank r goes to its own rank's experts 2r and 2r + 1, until a test says otherwise. */
+/* Every token of rank r goes to its own rank's experts 2r and 2r + 1, until a test says otherwise.
+ */
 static inline int solo_begin(void **state)
 {
     (void)state;
@@ -228,8 +228,8 @@ static inline void submit(uint32_t rank, struct epd_entry e)
 }
 static inline void dispatch(uint32_t rank, uint64_t epoch, uint32_t b)
 {
-    submit(rank, (struct epd_entry){
-                     .kind = EPD_OP_DISPATCH, .epoch = epoch, .set = epoch % 2, .b = b});
+    submit(rank,
+           (struct epd_entry){.kind = EPD_OP_DISPATCH, .epoch = epoch, .set = epoch % 2, .b = b});
 }
 static inline void combine(uint32_t rank, uint64_t epoch)
 {
