@@ -177,7 +177,9 @@ static void test_watch_drain(void **state)
     w->drained = true;
     assert_int_equal(told(stream, 5 * SECOND), EPD_HEALTH_SERVING);
     assert_int_equal(told(stream, 5 * SECOND), EPD_HEALTH_NOT_SERVING);
-    assert_int_equal(told(stream, 5 * SECOND), EPD_EDRAINING);
+    /* Its status, unless the grace period of the drain was over first (a slow machine). */
+    const int end = told(stream, 5 * SECOND);
+    assert_true(end == EPD_EDRAINING || end == EPD_EUNREACHABLE);
     table()->stream_close(stream);
     table()->close(conn);
 }
