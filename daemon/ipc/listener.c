@@ -47,6 +47,18 @@ static void make_folder(const char *path)
     (void)umask(old);
 }
 
+/* EPD_OK when nothing stands at path, or a socket: a stale one, since we hold the lock. */
+static enum epd_status check_stale(const char *path, struct epd_error *err)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0)
+        return errno == ENOENT ? EPD_OK : epd_fail_errno(err, "%s", path);
+    if (!S_ISSOCK(st.st_mode))
+        return epd_fail(err, EPD_EEXIST,
+                        "%s exists and is no socket: remove it or choose another --socket", path);
+    return EPD_OK;
+}
+
 enum epd_status epd_lock_take(const char *socket_path, unsigned wait_ms, int *fd_out,
                               struct epd_error *err)
 {
@@ -54,6 +66,10 @@ enum epd_status epd_lock_take(const char *socket_path, unsigned wait_ms, int *fd
     const int n = snprintf(path, sizeof(path), "%s.lock", socket_path);
     if (n < 0 || (size_t)n >= sizeof(path))
         return epd_fail(err, EPD_EINVAL, "the socket path is too long: %.100s...", socket_path);
+    /* First: beside somebody else's file, "<file>.lock" may mean something to others. */
+    const enum epd_status status = check_stale(socket_path, err);
+    if (status != EPD_OK)
+        return status;
     make_folder(path);
     EPD_AUTO_CLOSE int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
@@ -91,18 +107,6 @@ static enum epd_status set_owner(const char *path, mode_t mode, const char *grou
                         group);
     if (chown(path, (uid_t)-1, gr->gr_gid) != 0)
         return epd_fail_errno(err, "chown of %s to group %s", path, group);
-    return EPD_OK;
-}
-
-/* EPD_OK when nothing stands at path, or a socket: a stale one, since we hold the lock. */
-static enum epd_status check_stale(const char *path, struct epd_error *err)
-{
-    struct stat st;
-    if (lstat(path, &st) != 0)
-        return errno == ENOENT ? EPD_OK : epd_fail_errno(err, "%s", path);
-    if (!S_ISSOCK(st.st_mode))
-        return epd_fail(err, EPD_EEXIST,
-                        "%s exists and is no socket: remove it or choose another --socket", path);
     return EPD_OK;
 }
 
