@@ -222,11 +222,11 @@ def main():
         print("0 passed, 1 failed")
         return 1
     print(f"unchanged source: {len(runner.seconds)} test programs pass ({time.monotonic() - start:.0f} s)")
-    print(f"{'fault':<34}{'file':<30}failing test")
+    print(f"{'fault':<36}{'file':<32}failing test")
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, args.jobs)) as pool:
         for mutant, (killed, text) in zip(mutants, pool.map(runner.judge, mutants)):
             passed, failed = passed + killed, failed + (not killed)
-            print(f"{mutant.name:<34}{mutant.file:<30}{text}", flush=True)
+            print(f"{mutant.name:<36}{mutant.file:<32}{text}", flush=True)
     print(f"{time.monotonic() - start:.0f} s")
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or passed == 0 else 0

@@ -106,6 +106,49 @@ static void settles_after_the_readers(void **state)
     assert_true(done);
 }
 
+/* A turn keeps its map for four epochs; what it says of tokens past b is of an older one. */
+static void tokens_past_b_stay_home(void **state)
+{
+    (void)state;
+    int32_t(*ids)[K] = g.mem[0]->ids;
+    ids[0][0] = ids[0][1] = 0;
+    ids[1][0] = ids[1][1] = 1;
+    for (uint64_t epoch = 0; epoch < 5; epoch++) {
+        if (epoch == 4)
+            ids[0][0] = ids[0][1] = 1;
+        dispatch(0, epoch, epoch == 4 ? 1 : 2);
+        dispatch(1, epoch, 0);
+        run();
+        (void)expect(0, EPD_OK);
+        (void)expect(1, EPD_OK);
+        if (epoch < 4)
+            for (uint32_t r = 0; r < R; r++)
+                submit(r, (struct epd_entry){.kind = EPD_OP_RELEASE, .epoch = epoch});
+        run();
+        if (epoch < 4)
+            for (uint32_t r = 0; r < R; r++)
+                (void)expect(r, EPD_OK);
+    }
+    assert_int_equal(g.mem[0]->counts[0][1], 1);
+    assert_true(g.mem[0]->recv[0][R * B][0] == g.mem[0]->x[0][0]);
+}
+
+static void combine_of_its_own_set(void **state)
+{
+    (void)state;
+    for (uint64_t epoch = 0; epoch < 2; epoch++) {
+        g.mem[0]->x[0][0] = epoch == 0 ? 100 : 7;
+        dispatch(0, epoch, 1);
+        dispatch(1, epoch, 1);
+        run();
+        (void)expect(0, EPD_OK);
+    }
+    combine(0, 1);
+    run();
+    (void)expect(0, EPD_OK);
+    assert_true(g.mem[0]->out[0][0] == 7 * 3);
+}
+
 static void completions_in_order(void **state)
 {
     (void)state;
@@ -232,6 +275,8 @@ int main(void)
         SOLO(held_until_released),
         SOLO(lent_until_read),
         SOLO(settles_after_the_readers),
+        SOLO(tokens_past_b_stay_home),
+        SOLO(combine_of_its_own_set),
         SOLO(completions_in_order),
         SOLO(descriptor_in_flight),
         SOLO(failure_of_long_ago),
